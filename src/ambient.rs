@@ -1,0 +1,36 @@
+//! The clock, randomness, threads and ids: everything that differs between two runs comes from here, so that a test can
+//! replace it and a seed can replay a run. Imports nothing of Lockwood; every layer may import it.
+
+#![allow(clippy::disallowed_methods)] // The one place where the ambient sources may be named.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::thread::JoinHandle;
+use std::time::{Instant, SystemTime};
+
+/// The monotonic clock: for waits, leases and ages. Never compared between hosts.
+pub fn monotonic() -> Instant {
+    Instant::now()
+}
+
+/// The wall clock: for the times of files and for what people read. Never used to decide who holds what.
+pub fn wall_clock() -> SystemTime {
+    SystemTime::now()
+}
+
+/// A random number, for jitter and ids; not for secrets.
+pub fn random_u64() -> u64 {
+    // The standard library seeds each `RandomState` from the operating system and a counter.
+    RandomState::new().hash_one(Instant::now())
+}
+
+/// Starts a named thread. The caller keeps the handle and joins it.
+///
+/// # Errors
+/// The operating system's, when it has no room for another thread.
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body)
+}

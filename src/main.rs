@@ -1,0 +1,3 @@
+//! The `lockwood` command.
+
+fn main() {}
