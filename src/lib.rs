@@ -9,4 +9,7 @@
 
 pub mod ambient;
 pub mod content;
+pub mod document;
 pub mod lock;
+pub mod mounts;
+pub mod store;

@@ -1,0 +1,75 @@
+//! Sessions: one mount (or one command) at work on a store.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::Timestamp;
+
+/// The id of a session, unique in its store for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Serialize for SessionId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            serializer.collect_str(self)
+        } else {
+            serializer.serialize_u64(self.0)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            let text = String::deserialize(deserializer)?;
+            u64::from_str_radix(&text, 16).map(Self).map_err(serde::de::Error::custom)
+        } else {
+            u64::deserialize(deserializer).map(Self)
+        }
+    }
+}
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SessionState {
+    /// At work.
+    Live,
+    /// Declared dead: it can commit nothing any more.
+    Fenced,
+    /// What it left behind has been cleaned up.
+    Recovered,
+}
+
+/// The document of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// Its id, also its key.
+    pub id: SessionId,
+    /// The name of the host that it runs on.
+    pub host: String,
+    /// The boot of that host, from the kernel: a pid means something within one boot only.
+    pub boot_id: String,
+    /// The process.
+    pub pid: u32,
+    /// Where the volume is mounted.
+    pub mount_point: String,
+    /// When it began, by its own wall clock; for people.
+    pub started: Timestamp,
+    /// How long others wait for a heartbeat before they may fence it, in milliseconds.
+    pub lease_ms: u64,
+    /// Grows while the session lives.
+    pub heartbeat: u64,
+    /// Which mount of the volume this is, counted from its format.
+    pub epoch: u64,
+    /// Where it stands.
+    pub state: SessionState,
+}

@@ -1,0 +1,33 @@
+//! The volume: the one document that says what the store holds.
+
+use serde::{Deserialize, Serialize};
+
+use super::Timestamp;
+
+/// How renames lock; chosen when the volume is formatted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Locking {
+    /// Shared locks on the ancestors of both paths, exclusive locks on both targets.
+    #[default]
+    Tree,
+}
+
+/// The document of the volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    /// The format version of every document in the store.
+    pub format: u32,
+    /// A random id, 32 hexadecimal digits.
+    pub id: String,
+    /// How renames lock.
+    pub locking: Locking,
+    /// When the volume was formatted.
+    pub created: Timestamp,
+    /// The first inode number that no session has been given yet.
+    pub next_ino: u64,
+    /// How many sessions there have been.
+    pub epoch: u64,
+    /// The largest content that is kept in a document, in bytes.
+    pub inline_max: u32,
+}

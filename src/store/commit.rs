@@ -1,0 +1,160 @@
+//! The commit primitive: checks and writes that take effect at one instant.
+//!
+//! It is the version number of optimistic concurrency control, over several documents: an operation reads documents,
+//! plans, and commits with checks of what it read. If a check fails nothing is changed, and the operation reads again.
+
+use std::fmt;
+
+use super::StoreError;
+use crate::document::{Document, Key, NodeDelta, Stored, Version};
+
+/// What must still hold at the instant of the commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// The document has this version.
+    Version(Key, Version),
+    /// There is no such document.
+    Absent(Key),
+    /// There is such a document.
+    Exists(Key),
+}
+
+impl Check {
+    /// The key that is checked.
+    pub fn key(&self) -> &Key {
+        match self {
+            Self::Version(key, _) | Self::Absent(key) | Self::Exists(key) => key,
+        }
+    }
+
+    /// Whether it holds for what stands under the key now.
+    pub fn holds(&self, current: Option<&Stored>) -> bool {
+        match (self, current) {
+            (Self::Version(_, version), Some(stored)) => stored.version == *version,
+            (Self::Version(..), None) | (Self::Absent(_), Some(_)) | (Self::Exists(_), None) => false,
+            (Self::Absent(_), None) | (Self::Exists(_), Some(_)) => true,
+        }
+    }
+}
+
+/// A change of one document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// The document stands under the key afterwards.
+    Put(Key, Document),
+    /// Nothing stands under the key afterwards.
+    Delete(Key),
+    /// The node under the key is changed by what commutes. The node must be there: an absent one is a conflict.
+    Merge(Key, NodeDelta),
+}
+
+impl Write {
+    /// The key that is written.
+    pub fn key(&self) -> &Key {
+        match self {
+            Self::Put(key, _) | Self::Delete(key) | Self::Merge(key, _) => key,
+        }
+    }
+
+    /// What stands under the key afterwards.
+    ///
+    /// # Errors
+    /// [`CommitError::Conflict`] for a merge into nothing, [`StoreError::Damaged`] for one that does not fit.
+    pub fn apply(&self, current: Option<&Stored>) -> Result<Option<Document>, CommitError> {
+        match self {
+            Self::Put(_, document) => Ok(Some(document.clone())),
+            Self::Delete(_) => Ok(None),
+            Self::Merge(key, delta) => match current.map(|stored| &*stored.document) {
+                Some(Document::Node(node)) => {
+                    let mut node = node.clone();
+                    delta.apply(&mut node).map_err(|cause| StoreError::Damaged {
+                        key: key.to_string(),
+                        cause: cause.to_string(),
+                    })?;
+                    Ok(Some(Document::Node(node)))
+                }
+                _ => Err(CommitError::Conflict(key.clone())),
+            },
+        }
+    }
+
+    /// Whether the store needs more room afterwards. What frees room is let through when the disk is full.
+    pub fn grows(&self) -> bool {
+        matches!(self, Self::Put(..))
+    }
+}
+
+/// Checks and writes. Each key is written at most once.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Commit {
+    /// What must hold.
+    pub checks: Vec<Check>,
+    /// What changes.
+    pub writes: Vec<Write>,
+}
+
+impl Commit {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a check.
+    #[must_use]
+    pub fn check(mut self, check: Check) -> Self {
+        self.checks.push(check);
+        self
+    }
+
+    /// Adds a check that `key` has `version`.
+    #[must_use]
+    pub fn at(self, key: Key, version: Version) -> Self {
+        self.check(Check::Version(key, version))
+    }
+
+    /// Adds a check that `key` is absent.
+    #[must_use]
+    pub fn absent(self, key: Key) -> Self {
+        self.check(Check::Absent(key))
+    }
+
+    /// Adds a put.
+    #[must_use]
+    pub fn put(mut self, key: Key, document: Document) -> Self {
+        debug_assert_eq!(key.kind(), document.kind());
+        self.writes.push(Write::Put(key, document));
+        self
+    }
+
+    /// Adds a delete.
+    #[must_use]
+    pub fn delete(mut self, key: Key) -> Self {
+        self.writes.push(Write::Delete(key));
+        self
+    }
+
+    /// Adds a merge into the node under `key`.
+    #[must_use]
+    pub fn merge(mut self, key: Key, delta: NodeDelta) -> Self {
+        debug_assert!(matches!(key, Key::Node(_)));
+        self.writes.push(Write::Merge(key, delta));
+        self
+    }
+}
+
+impl fmt::Debug for Commit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.checks).entries(&self.writes).finish()
+    }
+}
+
+/// Why a commit did not take effect.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// A check failed, or a merge met nothing. Read again and retry.
+    #[error("{0} has changed meanwhile")]
+    Conflict(Key),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

@@ -1,0 +1,142 @@
+//! The tail of the database's journal after a crash.
+//!
+//! The database replays its journal when it is opened. A power cut leaves any of the pages that were never synced as
+//! zeros, and `fjall` refuses a journal in which such a page falls inside a value. What was not synced was not promised,
+//! so the journal is cut behind its last whole batch before the database sees it. Only the newest journal can be torn:
+//! an older one was synced before the next was begun.
+//!
+//! A process that died without its machine tears no pages. Then a bad batch with good ones behind it is damage, and
+//! cutting it off would lose acknowledged changes in silence, so it is reported instead.
+//!
+//! The format, as of fjall 3 (all integers little-endian):
+//! ```text
+//! batch = start item* end
+//! start = 1 item_count:u32 seqno:u64
+//! item  = 2 type:u8 compression:u8 keyspace:u64 key_len:u16 value_len:u32 stored_len:u32 key value
+//! clear = 4 keyspace:u64
+//! end   = 3 xxh3_64(items):u64 "FJL" 3
+//! ```
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::store::StoreError;
+
+const TAG_START: u8 = 1;
+const TAG_ITEM: u8 = 2;
+const TAG_END: u8 = 3;
+const TAG_CLEAR: u8 = 4;
+const TRAILER: &[u8] = b"FJL\x03";
+
+/// Cuts the newest journal in `dir` behind its last whole batch.
+///
+/// `torn_pages`: whether the machine may have lost power since the journal was written.
+///
+/// # Errors
+/// [`StoreError::Damaged`] if whole batches stand behind a bad one although no power was lost.
+pub fn trim(dir: &Path, torn_pages: bool) -> Result<(), StoreError> {
+    let failed = |e: io::Error| StoreError::io(format!("the journal in {}", dir.display()), e);
+    let Some(path) = newest(dir).map_err(failed)? else { return Ok(()) };
+    let bytes = fs::read(&path).map_err(failed)?;
+    let good = whole_batches(&bytes);
+    let rest = &bytes[good..];
+    let Some(last) = rest.iter().rposition(|&b| b != 0) else { return Ok(()) };
+    if !torn_pages && has_batch_behind_damage(rest) {
+        return Err(StoreError::Damaged {
+            key: format!("journal {}", path.display()),
+            cause: format!("the batch at byte {good} is altered, and whole ones follow it"),
+        });
+    }
+    log::warn!(
+        "{}: dropped {} bytes behind byte {good}: changes that were neither acknowledged nor synced before the crash",
+        path.display(),
+        last + 1
+    );
+    let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
+    file.set_len(good as u64).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+fn newest(dir: &Path) -> io::Result<Option<PathBuf>> {
+    let mut newest: Option<(u64, PathBuf)> = None;
+    for item in fs::read_dir(dir)? {
+        let path = item?.path();
+        let number = path.file_name().and_then(|n| n.to_str()?.strip_suffix(".jnl")?.parse().ok());
+        if let Some(number) = number
+            && newest.as_ref().is_none_or(|(best, _)| number > *best)
+        {
+            newest = Some((number, path));
+        }
+    }
+    Ok(newest.map(|(_, path)| path))
+}
+
+/// How many bytes the whole batches at the beginning of `bytes` take.
+fn whole_batches(bytes: &[u8]) -> usize {
+    let mut good = 0;
+    while let Some(length) = batch_length(&bytes[good..]) {
+        good += length;
+    }
+    good
+}
+
+fn has_batch_behind_damage(rest: &[u8]) -> bool {
+    let ends = rest.windows(TRAILER.len()).enumerate().filter(|(_, w)| *w == TRAILER);
+    ends.map(|(at, _)| at + TRAILER.len()).any(|behind| batch_length(&rest[behind..]).is_some())
+}
+
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(len)?;
+        self.0 = tail;
+        Some(head)
+    }
+
+    fn integer(&mut self, len: usize) -> Option<u64> {
+        let mut wide = [0; 8];
+        wide.get_mut(..len)?.copy_from_slice(self.take(len)?);
+        Some(u64::from_le_bytes(wide))
+    }
+
+    fn tag(&mut self) -> Option<u8> {
+        self.take(1).map(|b| b[0])
+    }
+}
+
+/// The length of the whole, unaltered batch that `bytes` begin with.
+fn batch_length(bytes: &[u8]) -> Option<usize> {
+    let mut cursor = Cursor(bytes);
+    if cursor.tag()? != TAG_START {
+        return None;
+    }
+    let items = cursor.integer(4)?;
+    cursor.integer(8)?;
+    let body = cursor.0;
+    for _ in 0..items {
+        match cursor.tag()? {
+            TAG_ITEM => {
+                cursor.take(2 + 8)?;
+                let key_len = cursor.integer(2)?;
+                cursor.integer(4)?;
+                let stored_len = cursor.integer(4)?;
+                cursor.take(usize::try_from(key_len + stored_len).ok()?)?;
+            }
+            TAG_CLEAR => {
+                cursor.take(8)?;
+            }
+            _ => return None,
+        }
+    }
+    let body = &body[..body.len() - cursor.0.len()];
+    if cursor.tag()? != TAG_END
+        || cursor.integer(8)? != xxh3_64(body)
+        || cursor.take(TRAILER.len())? != TRAILER
+    {
+        return None;
+    }
+    Some(bytes.len() - cursor.0.len())
+}

@@ -1,0 +1,333 @@
+//! The embedded engine: documents in a `fjall` database in a directory of this machine.
+//!
+//! What is hard, and how it is solved:
+//! 1. Checks and writes at one instant: commits take turns under one mutex, and one atomic batch carries the writes.
+//! 2. An acknowledged commit outlives the process: the batch is in the operating system's hands before `commit` returns.
+//! 3. Reads must not pay for the tables: documents are kept decoded in [`cache`], which only commits change.
+//! 4. A full disk must not leave the database half written: [`space`] refuses growth while there is still room for the
+//!    database's own work.
+//! 5. A power cut tears the journal; it must open all the same, with all that was synced: [`journal`].
+//! 6. Versions never repeat, although the counter is in memory: [`Versions`] begins each opening in an era of its own.
+
+pub mod cache;
+pub mod journal;
+pub mod layout;
+pub mod owner;
+pub mod space;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use parking_lot::Mutex;
+
+use self::cache::DocumentCache;
+use self::space::SpaceGuard;
+use super::commit::{Commit, CommitError};
+use super::scan::{Pager, bounds};
+use super::{Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
+use crate::document::codec;
+use crate::document::{Key, Kind, Stored, Version};
+
+/// How much memory and journal the engine may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuning {
+    /// Decoded documents, in bytes.
+    pub document_cache_bytes: u64,
+    /// Blocks of the database's tables, in bytes.
+    pub block_cache_bytes: u64,
+    /// The journal is at most about this long; a crashed store replays it when it is opened.
+    pub journal_bytes: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { document_cache_bytes: 64 << 20, block_cache_bytes: 64 << 20, journal_bytes: 256 << 20 }
+    }
+}
+
+/// The documents of an embedded store. The directory around it belongs to [`owner::Ownership`].
+pub struct EmbeddedStore {
+    db: Database,
+    spaces: [Keyspace; Kind::ALL.len()],
+    cache: DocumentCache,
+    commits: Mutex<Versions>,
+    space: SpaceGuard,
+    stopped: AtomicBool,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    gets: AtomicU64,
+    fetches: AtomicU64,
+    scans: AtomicU64,
+    commits: AtomicU64,
+    conflicts: AtomicU64,
+    documents_written: AtomicU64,
+    syncs: AtomicU64,
+}
+
+/// Hands out versions: the upper bits count the openings of the store, the lower ones the commits of this opening.
+struct Versions {
+    last: u64,
+}
+
+const ERA_SHIFT: u32 = 40;
+const ERA_SPACE: &str = "engine";
+const ERA_KEY: &[u8] = b"era";
+
+impl Versions {
+    fn open(db: &Database) -> Result<Self, StoreError> {
+        let space = db.keyspace(ERA_SPACE, KeyspaceCreateOptions::default).map_err(opening)?;
+        let era = match space.get(ERA_KEY).map_err(opening)? {
+            Some(bytes) => u64::from_be_bytes((&*bytes).try_into().map_err(|_| StoreError::Damaged {
+                key: "engine:era".to_owned(),
+                cause: format!("{} bytes instead of 8", bytes.len()),
+            })?),
+            None => 0,
+        } + 1;
+        space.insert(ERA_KEY, era.to_be_bytes()).map_err(opening)?;
+        Ok(Self { last: era << ERA_SHIFT })
+    }
+}
+
+fn opening(error: fjall::Error) -> StoreError {
+    engine_error("the database of the store does not open", error)
+}
+
+fn engine_error(what: impl Into<String>, error: fjall::Error) -> StoreError {
+    match error {
+        fjall::Error::Io(source) => StoreError::io(what, source),
+        fjall::Error::Poisoned => StoreError::Stopped("its database refuses writes".to_owned()),
+        other => StoreError::Engine { what: what.into(), source: Box::new(other) },
+    }
+}
+
+impl EmbeddedStore {
+    /// Opens the database in `dir`, making it if there is none. The caller owns the store's directory.
+    ///
+    /// # Errors
+    /// [`StoreError`] with what the database says.
+    pub fn open(dir: &Path, tuning: Tuning) -> Result<Self, StoreError> {
+        let db = Database::builder(dir)
+            .cache_size(tuning.block_cache_bytes)
+            .max_journaling_size(tuning.journal_bytes)
+            .worker_threads(1)
+            .open()
+            .map_err(opening)?;
+        let open = |kind: Kind| db.keyspace(kind.name(), KeyspaceCreateOptions::default).map_err(opening);
+        let [a, b, c, d, e, f, g] = Kind::ALL;
+        let spaces = [open(a)?, open(b)?, open(c)?, open(d)?, open(e)?, open(f)?, open(g)?];
+        let versions = Versions::open(&db)?;
+        Ok(Self {
+            db,
+            spaces,
+            cache: DocumentCache::new(tuning.document_cache_bytes),
+            commits: Mutex::new(versions),
+            space: SpaceGuard::new(dir)?,
+            stopped: AtomicBool::new(false),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Writes what is in memory to the tables, so that the next opening has no journal to replay.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn close(&self) -> Result<(), StoreError> {
+        let flushing = |e| engine_error("the database could not be flushed", e);
+        self.sync()?;
+        for space in &self.spaces {
+            space.rotate_memtable_and_wait().map_err(flushing)?;
+        }
+        self.sync()
+    }
+
+    fn keyspace(&self, kind: Kind) -> &Keyspace {
+        &self.spaces[kind as usize]
+    }
+
+    fn refuse_when_stopped(&self) -> Result<(), StoreError> {
+        if self.stopped.load(Relaxed) {
+            return Err(StoreError::Stopped("an earlier write failed".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// After a failed write or sync nobody knows what is on disk: no further change is taken.
+    fn stop(&self, error: StoreError) -> StoreError {
+        self.stopped.store(true, Relaxed);
+        log::error!(
+            "the store stops: {error}; unmount, see that the disk has room and is sound, and mount again"
+        );
+        StoreError::Stopped(error.to_string())
+    }
+
+    fn fetch(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.counters.fetches.fetch_add(1, Relaxed);
+        read(self.keyspace(key.kind()).get(key.encode()), key)
+    }
+
+    fn check(&self, commit: &Commit) -> Result<(), CommitError> {
+        for check in &commit.checks {
+            if !check.holds(self.get(check.key())?.as_ref()) {
+                return Err(CommitError::Conflict(check.key().clone()));
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, commit: &Commit, version: Version) -> Result<(), CommitError> {
+        let mut batch = self.db.batch();
+        let mut after = Vec::with_capacity(commit.writes.len());
+        for write in &commit.writes {
+            let key = write.key();
+            let current = match write {
+                super::Write::Merge(..) => self.get(key)?,
+                _ => None,
+            };
+            let encoded = key.encode();
+            let document = write.apply(current.as_ref())?;
+            match &document {
+                Some(document) => {
+                    let record = codec::encode(&encoded, version, document)
+                        .map_err(|e| StoreError::damaged(key, &e))?;
+                    batch.insert(self.keyspace(key.kind()), encoded, record);
+                }
+                None => batch.remove(self.keyspace(key.kind()), encoded),
+            }
+            after.push((key, document));
+        }
+        batch
+            .durability(Some(PersistMode::Buffer))
+            .commit()
+            .map_err(|e| self.stop(engine_error("a commit could not be written", e)))?;
+        for (key, document) in after {
+            match document {
+                Some(document) => self.cache.put(key, Stored { version, document: document.into() }),
+                None => self.cache.remove(key),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A record as the database returned it, decoded.
+fn read(found: fjall::Result<Option<fjall::Slice>>, key: &Key) -> Result<Option<Stored>, StoreError> {
+    let found = found.map_err(|e| match e {
+        fjall::Error::Io(source) => StoreError::io(format!("document {key} cannot be read"), source),
+        other => StoreError::Damaged { key: key.to_string(), cause: other.to_string() },
+    })?;
+    found.map(|record| codec::decode(key, &record).map_err(|e| StoreError::damaged(key, &e))).transpose()
+}
+
+fn read_page(
+    scan: &Scan,
+    items: impl Iterator<Item = fjall::Guard>,
+    prefix: &[u8],
+) -> Result<Vec<ScanItem>, StoreError> {
+    let kind = bounds(scan).0;
+    let damaged = |cause: String| StoreError::Damaged { key: kind.name().to_owned(), cause };
+    let mut page = Vec::new();
+    let mut pager = Pager::new(scan);
+    for item in items {
+        let (bytes, record) = item.into_inner().map_err(|e| damaged(e.to_string()))?;
+        if !bytes.starts_with(prefix) {
+            break;
+        }
+        let Some(key) = Key::decode(kind, &bytes) else {
+            return Err(damaged(format!("a key of {} bytes is none of this kind", bytes.len())));
+        };
+        if !pager.admits(page.len(), &key) {
+            break;
+        }
+        let stored = codec::decode(&key, &record).map_err(|e| StoreError::damaged(&key, &e));
+        page.push((key, stored));
+    }
+    Ok(page)
+}
+
+impl Reader for EmbeddedStore {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.counters.gets.fetch_add(1, Relaxed);
+        self.cache.get_or_fetch(key, || self.fetch(key))
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.counters.scans.fetch_add(1, Relaxed);
+        let (kind, from, prefix) = bounds(scan);
+        let items = self.keyspace(kind).range::<Vec<u8>, _>((from, std::ops::Bound::Unbounded));
+        read_page(scan, items, &prefix)
+    }
+}
+
+impl Store for EmbeddedStore {
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        let mut versions = self.commits.lock();
+        self.refuse_when_stopped()?;
+        self.space.admit(commit)?;
+        let version = Version(versions.last + 1);
+        let outcome = self.check(commit).and_then(|()| self.write(commit, version));
+        match outcome {
+            Ok(()) => {
+                versions.last = version.0;
+                self.counters.commits.fetch_add(1, Relaxed);
+                self.counters.documents_written.fetch_add(commit.writes.len() as u64, Relaxed);
+                Ok(version)
+            }
+            Err(error) => {
+                if matches!(error, CommitError::Conflict(_)) {
+                    self.counters.conflicts.fetch_add(1, Relaxed);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.refuse_when_stopped()?;
+        self.counters.syncs.fetch_add(1, Relaxed);
+        self.db
+            .persist(PersistMode::SyncData)
+            .map_err(|e| self.stop(engine_error("the journal could not be synced", e)))
+    }
+
+    fn snapshot(&self) -> Box<dyn Reader + '_> {
+        Box::new(Snapshot { store: self, view: self.db.snapshot() })
+    }
+
+    fn counters(&self) -> StoreCounters {
+        let c = &self.counters;
+        StoreCounters {
+            gets: c.gets.load(Relaxed),
+            fetches: c.fetches.load(Relaxed),
+            scans: c.scans.load(Relaxed),
+            commits: c.commits.load(Relaxed),
+            conflicts: c.conflicts.load(Relaxed),
+            documents_written: c.documents_written.load(Relaxed),
+            syncs: c.syncs.load(Relaxed),
+        }
+    }
+}
+
+struct Snapshot<'a> {
+    store: &'a EmbeddedStore,
+    view: fjall::Snapshot,
+}
+
+impl Reader for Snapshot<'_> {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        read(self.view.get(self.store.keyspace(key.kind()), key.encode()), key)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        let (kind, from, prefix) = bounds(scan);
+        let range = (from, std::ops::Bound::Unbounded);
+        let items = self.view.range::<Vec<u8>, _>(self.store.keyspace(kind), range);
+        read_page(scan, items, &prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests;

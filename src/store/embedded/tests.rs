@@ -1,0 +1,187 @@
+//! The embedded engine: conformance, and what only an engine on disk has.
+
+use std::fs;
+
+use super::*;
+use crate::document::{Content, Document, Ino};
+use crate::store::conformance::{self, directory};
+
+struct Temporary {
+    store: EmbeddedStore,
+    _dir: tempfile::TempDir,
+}
+
+impl Reader for Temporary {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.store.get(key)
+    }
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.store.scan(scan)
+    }
+}
+
+impl Store for Temporary {
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        self.store.commit(commit)
+    }
+    fn sync(&self) -> Result<(), StoreError> {
+        self.store.sync()
+    }
+    fn snapshot(&self) -> Box<dyn Reader + '_> {
+        self.store.snapshot()
+    }
+    fn counters(&self) -> StoreCounters {
+        self.store.counters()
+    }
+}
+
+#[test]
+fn conforms() {
+    conformance::run(&|| {
+        let dir = tempfile::tempdir().unwrap();
+        Box::new(Temporary { store: EmbeddedStore::open(dir.path(), Tuning::default()).unwrap(), _dir: dir })
+    });
+}
+
+#[test]
+fn conforms_without_a_cache() {
+    conformance::run(&|| {
+        let dir = tempfile::tempdir().unwrap();
+        let tuning = Tuning { document_cache_bytes: 0, ..Tuning::default() };
+        Box::new(Temporary { store: EmbeddedStore::open(dir.path(), tuning).unwrap(), _dir: dir })
+    });
+}
+
+#[test]
+fn documents_and_the_order_of_versions_outlive_a_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = Key::Node(Ino(1));
+    let mut last = Version(0);
+    for children in 0..3 {
+        let store = EmbeddedStore::open(dir.path(), Tuning::default()).unwrap();
+        if children > 0 {
+            assert_eq!(store.get(&key).unwrap().unwrap().version, last);
+        }
+        let version = store.commit(&Commit::new().put(key.clone(), directory(children))).unwrap();
+        assert!(version > last);
+        last = version;
+        if children == 1 {
+            store.close().unwrap();
+        }
+    }
+}
+
+fn content_of(ino: u64) -> Document {
+    Document::Content(Content { bytes: vec![ino as u8; 3000].into() })
+}
+
+/// A power cut keeps what was synced, and of the rest of the journal any pages or sectors.
+#[test]
+fn a_torn_journal_opens_with_a_prefix_that_holds_all_that_was_synced() {
+    for seed in 0..24_u64 {
+        let dir = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(dir.path(), Tuning::default()).unwrap();
+        let put = |ino| store.commit(&Commit::new().put(Key::Content(Ino(ino)), content_of(ino))).unwrap();
+        (0..20).for_each(|ino| {
+            put(ino);
+        });
+        store.sync().unwrap();
+        let journal = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .find(|p| p.extension().is_some_and(|e| e == "jnl"))
+            .unwrap();
+        let synced = used_length(&journal);
+        (20..60).for_each(|ino| {
+            put(ino);
+        });
+        let torn = tempfile::tempdir().unwrap();
+        copy_tree(dir.path(), torn.path());
+        let unit = if seed % 2 == 0 { 4096 } else { 512 };
+        let written = used_length(&journal);
+        tear(&torn.path().join(journal.file_name().unwrap()), synced, written, unit, seed);
+        drop(store);
+
+        journal::trim(torn.path(), true).unwrap();
+        let store = EmbeddedStore::open(torn.path(), Tuning::default())
+            .unwrap_or_else(|e| panic!("seed {seed}: does not open: {e}"));
+        let there: Vec<bool> =
+            (0..60).map(|ino| store.get(&Key::Content(Ino(ino))).unwrap().is_some()).collect();
+        assert!(there[..20].iter().all(|t| *t), "seed {seed}: a synced document is gone: {there:?}");
+        assert!(there.is_sorted_by(|a, b| a >= b), "seed {seed}: not a prefix: {there:?}");
+        for ino in (0..60).filter(|ino| there[*ino as usize]) {
+            assert_eq!(*store.get(&Key::Content(Ino(ino))).unwrap().unwrap().document, content_of(ino));
+        }
+        store.commit(&Commit::new().put(Key::Content(Ino(99)), content_of(99))).unwrap();
+    }
+}
+
+#[test]
+fn damage_without_a_power_cut_is_reported_and_not_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(dir.path(), Tuning::default()).unwrap();
+    for ino in 0..9 {
+        store.commit(&Commit::new().put(Key::Content(Ino(ino)), content_of(ino))).unwrap();
+    }
+    let copy = tempfile::tempdir().unwrap();
+    copy_tree(dir.path(), copy.path());
+    drop(store);
+    journal::trim(copy.path(), false).unwrap();
+    let path = copy.path().join("0.jnl");
+    let written = used_length(&path);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[written as usize / 2] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    assert!(matches!(journal::trim(copy.path(), false), Err(StoreError::Damaged { .. })));
+    assert_eq!(used_length(&path), written, "a damaged journal was changed");
+    // A batch that the process did not come to finish is dropped.
+    bytes[written as usize / 2] ^= 1;
+    bytes.truncate(written as usize - 1000);
+    fs::write(&path, &bytes).unwrap();
+    journal::trim(copy.path(), false).unwrap();
+    let store = EmbeddedStore::open(copy.path(), Tuning::default()).unwrap();
+    let there = |ino| store.get(&Key::Content(Ino(ino))).unwrap().is_some();
+    assert!(there(7) && !there(8));
+}
+
+/// The tests write less than this; the rest of a journal is a hole.
+const JOURNAL_PART: u64 = 1 << 20;
+
+fn read_journal(journal: &Path) -> Vec<u8> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    fs::File::open(journal).unwrap().take(JOURNAL_PART).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+fn used_length(journal: &Path) -> u64 {
+    read_journal(journal).iter().rposition(|b| *b != 0).map_or(0, |at| at as u64 + 1)
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    for item in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(item.file_name());
+        if item.file_type().unwrap().is_dir() {
+            fs::create_dir_all(&target).unwrap();
+            copy_tree(&item.path(), &target);
+        } else {
+            fs::write(&target, read_journal(&item.path())).unwrap();
+        }
+    }
+}
+
+/// Zeroes a third of the units that lie wholly behind what was synced.
+fn tear(journal: &Path, synced: u64, written: u64, unit: u64, seed: u64) {
+    let mut bytes = read_journal(journal);
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for at in (synced.next_multiple_of(unit)..written).step_by(unit as usize) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        if state % 3 == 0 {
+            let end = (at + unit).min(bytes.len() as u64) as usize;
+            bytes[at as usize..end].fill(0);
+        }
+    }
+    fs::write(journal, bytes).unwrap();
+}

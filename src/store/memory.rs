@@ -1,0 +1,123 @@
+//! The engine in memory: the port's contract in its plainest form, for tests.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::commit::{Commit, CommitError};
+use super::scan::{Pager, bounds};
+use super::{Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
+use crate::document::{Key, Kind, Stored, Version};
+
+type Tree = BTreeMap<(Kind, Vec<u8>), Stored>;
+
+/// A store that forgets everything when it is dropped.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    tree: RwLock<Tree>,
+    counters: Mutex<StoreCounters>,
+    last: Mutex<u64>,
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+struct Snapshot(Tree);
+
+fn scan(tree: &Tree, scan: &Scan) -> Vec<ScanItem> {
+    let (kind, from, prefix) = bounds(scan);
+    let from = from.map(|bytes| (kind, bytes));
+    let mut page = Vec::new();
+    let mut pager = Pager::new(scan);
+    for ((k, bytes), stored) in tree.range((from, Bound::Unbounded)) {
+        if *k != kind || !bytes.starts_with(&prefix) {
+            break;
+        }
+        let Some(key) = Key::decode(kind, bytes) else { continue };
+        if !pager.admits(page.len(), &key) {
+            break;
+        }
+        page.push((key, Ok(stored.clone())));
+    }
+    page
+}
+
+impl Reader for Snapshot {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        Ok(self.0.get(&(key.kind(), key.encode())).cloned())
+    }
+
+    fn scan(&self, request: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        Ok(scan(&self.0, request))
+    }
+}
+
+impl Reader for MemoryStore {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.counters.lock().gets += 1;
+        Ok(self.tree.read().get(&(key.kind(), key.encode())).cloned())
+    }
+
+    fn scan(&self, request: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.counters.lock().scans += 1;
+        Ok(scan(&self.tree.read(), request))
+    }
+}
+
+impl Store for MemoryStore {
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        let mut tree = self.tree.write();
+        let current = |key: &Key| tree.get(&(key.kind(), key.encode()));
+        if let Some(failed) = commit.checks.iter().find(|check| !check.holds(current(check.key()))) {
+            self.counters.lock().conflicts += 1;
+            return Err(CommitError::Conflict(failed.key().clone()));
+        }
+        let after: Result<Vec<_>, _> = commit.writes.iter().map(|w| w.apply(current(w.key()))).collect();
+        let after = after.inspect_err(|_| self.counters.lock().conflicts += 1)?;
+        let version = {
+            let mut last = self.last.lock();
+            *last += 1;
+            Version(*last)
+        };
+        for (write, document) in commit.writes.iter().zip(after) {
+            let slot = (write.key().kind(), write.key().encode());
+            match document {
+                Some(document) => tree.insert(slot, Stored { version, document: document.into() }),
+                None => tree.remove(&slot),
+            };
+        }
+        let mut counters = self.counters.lock();
+        counters.commits += 1;
+        counters.documents_written += commit.writes.len() as u64;
+        Ok(version)
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.counters.lock().syncs += 1;
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Box<dyn Reader + '_> {
+        Box::new(Snapshot(self.tree.read().clone()))
+    }
+
+    fn counters(&self) -> StoreCounters {
+        *self.counters.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::conformance;
+
+    #[test]
+    fn conforms() {
+        conformance::run(&|| Box::new(MemoryStore::new()));
+    }
+}

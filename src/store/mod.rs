@@ -1,0 +1,178 @@
+//! The store port: documents under keys, read one by one or by range, and changed by [`Store::commit`] alone.
+//!
+//! Owns the port and its engines. Imports `document` and `ambient`.
+//!
+//! What is hard, and where it is solved:
+//! 1. Several documents change together or not at all, and only if what was read still stands: [`commit`].
+//! 2. Engines must not differ in anything that the port promises: `conformance`, which every engine passes.
+//! 3. One process at a time owns an embedded store, and the next one must know who that is: [`embedded::owner`].
+
+pub mod commit;
+#[cfg(test)]
+mod conformance;
+pub mod embedded;
+pub mod memory;
+pub mod scan;
+
+use std::io;
+
+use crate::document::codec::CodecError;
+use crate::document::{Document, Ino, Key, Node, Stored, Version};
+
+pub use commit::{Check, Commit, CommitError, Write};
+pub use scan::{Range, Scan, Start};
+
+/// What went wrong in a store. The kinds are by what the caller must do.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// One document is damaged; the others are readable. Restore it, or remove what it stands for.
+    #[error("document {key} of the store is damaged: {cause}")]
+    Damaged {
+        /// The document, or the key space when the key itself is damaged.
+        key: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// The disk has no room for the change; nothing was changed. Free space and try again.
+    #[error("no space left in the store")]
+    NoSpace,
+    /// The store refuses all work after a failure that left its state on disk unknown. Remount.
+    #[error("the store has stopped after a failure: {0}; unmount and mount again")]
+    Stopped(String),
+    /// The engine failed; nothing was changed, as far as it can tell.
+    #[error("{what}: {source}")]
+    Engine {
+        /// What was being done, and to what.
+        what: String,
+        /// The engine's own words.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl StoreError {
+    /// A failure of the operating system.
+    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
+            _ => Self::Engine { what: what.into(), source: source.into() },
+        }
+    }
+
+    /// A record that does not decode.
+    pub fn damaged(key: &Key, cause: &CodecError) -> Self {
+        Self::Damaged { key: key.to_string(), cause: cause.to_string() }
+    }
+}
+
+/// Reads of documents.
+pub trait Reader: Send + Sync {
+    /// The document under `key`.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if it is there and does not decode; others as the engine fails.
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError>;
+
+    /// One page of a range: fewer than the limit only at the end of the range. A document that does not decode takes its
+    /// place as an error, and the scan goes on behind it.
+    ///
+    /// # Errors
+    /// As the engine fails.
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError>;
+
+    /// The node of `ino`.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    fn node(&self, ino: Ino) -> Result<Option<(Version, NodeRef)>, StoreError> {
+        Ok(self.get(&Key::Node(ino))?.and_then(|stored| Some((stored.version, NodeRef::new(stored)?))))
+    }
+}
+
+/// A key of a page with its document, or with what is wrong with it.
+pub type ScanItem = (Key, Result<Stored, StoreError>);
+
+/// A node that shares its document with the engine's cache.
+#[derive(Clone, Debug)]
+pub struct NodeRef(Stored);
+
+impl NodeRef {
+    fn new(stored: Stored) -> Option<Self> {
+        matches!(*stored.document, Document::Node(_)).then_some(Self(stored))
+    }
+}
+
+impl std::ops::Deref for NodeRef {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        match &*self.0.document {
+            Document::Node(node) => node,
+            other => unreachable!("a NodeRef holds a {:?}", other.kind()),
+        }
+    }
+}
+
+/// What a store has done since it was opened. Counts do not wobble, so tests and bounds are stated in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct StoreCounters {
+    /// Reads of single documents.
+    pub gets: u64,
+    /// Of these, the ones that the engine had to look up on disk or in its tables.
+    pub fetches: u64,
+    /// Pages read.
+    pub scans: u64,
+    /// Commits that took effect.
+    pub commits: u64,
+    /// Commits refused because a check failed.
+    pub conflicts: u64,
+    /// Documents written or deleted.
+    pub documents_written: u64,
+    /// Times that everything was made durable.
+    pub syncs: u64,
+}
+
+/// A store of documents.
+pub trait Store: Reader {
+    /// Applies `commit` at one instant, or not at all.
+    ///
+    /// # Errors
+    /// [`CommitError::Conflict`] names the key of a check that failed; then nothing was changed.
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError>;
+
+    /// Makes every commit that has returned survive a power cut.
+    ///
+    /// # Errors
+    /// [`StoreError::Stopped`]: after a failed sync nobody knows what is on disk.
+    fn sync(&self) -> Result<(), StoreError>;
+
+    /// A view of this instant, which later commits do not change.
+    fn snapshot(&self) -> Box<dyn Reader + '_>;
+
+    /// What the store has done.
+    fn counters(&self) -> StoreCounters;
+}
+
+/// Calls `visit` for every document of a range, page by page.
+///
+/// # Errors
+/// The engine's, or the first that `visit` returns.
+pub fn for_each<R: Reader + ?Sized, E: From<StoreError>>(
+    reader: &R,
+    range: Range,
+    mut visit: impl FnMut(Key, Result<Stored, StoreError>) -> Result<(), E>,
+) -> Result<(), E> {
+    const PAGE: usize = 1024;
+    let mut start = Start::First;
+    loop {
+        let page = reader.scan(&Scan { range, start, limit: PAGE })?;
+        let Some((last, _)) = page.last() else { return Ok(()) };
+        let more = page.len() >= PAGE;
+        start = Start::After(last.clone());
+        for (key, item) in page {
+            visit(key, item)?;
+        }
+        if !more {
+            return Ok(());
+        }
+    }
+}
