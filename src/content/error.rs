@@ -1,0 +1,72 @@
+//! What can go wrong with content, by what the caller can do about it. Owns `ContentError` and the one place where the
+//! host's errors are sorted into its kinds. Imports nothing of Lockwood.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Why an operation on content failed.
+#[derive(Debug, Error)]
+pub enum ContentError {
+    /// The host's disk or quota is full. Nothing is wrong with the store: free space and try again.
+    #[error("no space left on the host while {doing} {}", path.display())]
+    NoSpace {
+        /// What was being done.
+        doing: &'static str,
+        /// The file it was done to.
+        path: PathBuf,
+    },
+    /// The range ends beyond the largest file, or a limit of the host on one file was met.
+    #[error("the range of {len} bytes at {offset} does not fit in a file")]
+    TooLarge {
+        /// Where the range begins, in bytes.
+        offset: u64,
+        /// The length of the range, in bytes.
+        len: u64,
+    },
+    /// The host's filesystem has no such operation, and nothing else does the same.
+    #[error("the host's filesystem does not support {doing} {}", path.display())]
+    Unsupported {
+        /// What was being done.
+        doing: &'static str,
+        /// The file it was done to.
+        path: PathBuf,
+    },
+    /// A symbolic link, a device or the like stands where a backing file or a directory of them should be.
+    #[error("{} is not a {expected}; it was not touched", path.display())]
+    WrongKind {
+        /// What stands in the way.
+        path: PathBuf,
+        /// What should be there.
+        expected: &'static str,
+    },
+    /// A name in the content directory that no backing file has.
+    #[error("{} is not the name of a backing file", path.display())]
+    Foreign {
+        /// The file with that name.
+        path: PathBuf,
+    },
+    /// The host failed otherwise.
+    #[error("{doing} {}: {source}", path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// The file it was done to.
+        path: PathBuf,
+        /// The host's error.
+        source: io::Error,
+    },
+}
+
+impl ContentError {
+    /// Sorts an error of the host into its kind.
+    pub(super) fn from_io(doing: &'static str, path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => Self::NoSpace { doing, path },
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => Self::Unsupported { doing, path },
+            _ => Self::Io { doing, path, source },
+        }
+    }
+}
