@@ -14,16 +14,117 @@
 //! 1. Files of 8 EiB - 1 on hosts whose files end at 16 TiB, mostly absent: `names` cuts them, and `ranges` and `copy`
 //!    walk what exists.
 //! 2. Any number of files held open over a bounded number of descriptors: `directory`.
-//! 3. Segments that come and go under concurrent I/O: the lock in `BackingFile`.
+//! 3. Segments that come and go under concurrent I/O: the lock in [`BackingFile`].
 //! 4. Hosts that lack an operation: `host`, with a fallback at each caller.
 //! 5. Crashes. Data reaches the file before the node names its size, so after a crash a backing file may hold more than
 //!    its node says. **Bytes at or beyond the node's size mean nothing**, and the caller calls
-//!    `BackingFile::truncate` with the node's size before it lets the node name a larger one.
+//!    [`BackingFile::truncate`] with the node's size before it lets the node name a larger one.
 //!
 //! One process owns the directory at a time; the store's lock sees to that.
 
+mod backing;
+mod directory;
 mod error;
+mod host;
 mod names;
+#[cfg(test)]
+mod tests;
 
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::Arc;
+
+pub use backing::BackingFile;
 pub use error::ContentError;
+pub use host::Space;
 pub use names::{MAX_SIZE, SEGMENT_BYTES};
+
+use directory::{Directory, make_directory};
+
+/// All backing files of a store.
+#[derive(Clone, Debug)]
+pub struct BackingFiles {
+    directory: Arc<Directory>,
+}
+
+impl BackingFiles {
+    /// Opens the directory, which must exist. About `max_open` descriptors are kept open; an operation under way may
+    /// hold one more.
+    ///
+    /// # Errors
+    /// `WrongKind` if it is not a directory, or a symbolic link; the host's.
+    pub fn open(dir: &Path, max_open: usize) -> Result<Self, ContentError> {
+        let segment_bytes = NonZeroU64::new(SEGMENT_BYTES).unwrap_or(NonZeroU64::MAX);
+        Self::with_segments(dir, max_open, segment_bytes)
+    }
+
+    /// Opens the directory, and makes it, durably and with mode 0700, if it is absent.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn create(dir: &Path, max_open: usize) -> Result<Self, ContentError> {
+        make_directory(dir)?;
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let synced = File::open(parent).and_then(|parent| parent.sync_all());
+        synced.map_err(|error| ContentError::from_io("syncing the directory", parent, error))?;
+        Self::open(dir, max_open)
+    }
+
+    fn with_segments(dir: &Path, max_open: usize, segment_bytes: NonZeroU64) -> Result<Self, ContentError> {
+        Ok(Self { directory: Arc::new(Directory::new(dir, max_open, segment_bytes)?) })
+    }
+
+    /// The backing file of an inode, made if it is absent. While anyone holds it, everyone gets the same.
+    ///
+    /// # Errors
+    /// `NoSpace`; `WrongKind` if something else stands in its place; the host's.
+    pub fn file(&self, ino: u64) -> Result<Arc<BackingFile>, ContentError> {
+        let file = self.directory.handle(ino)?;
+        file.make_first()?;
+        Ok(file)
+    }
+
+    /// The backing file of an inode if anything is stored for it. Makes nothing.
+    ///
+    /// # Errors
+    /// `WrongKind` if something else stands in its place; the host's.
+    pub fn find(&self, ino: u64) -> Result<Option<Arc<BackingFile>>, ContentError> {
+        let file = self.directory.handle(ino)?;
+        Ok(file.is_stored().then_some(file))
+    }
+
+    /// Removes everything stored for an inode, also what a crash has left beyond its size; absent is fine. Whoever still
+    /// holds the file holds an empty one, and would make it again by writing.
+    ///
+    /// # Errors
+    /// `WrongKind` if something else stands in its place; the host's.
+    pub fn remove(&self, ino: u64) -> Result<(), ContentError> {
+        self.directory.handle(ino)?.remove_all()
+    }
+
+    /// Every inode for which anything is stored, shard by shard, in no order that means anything. An error concerns what
+    /// it names (`Foreign`: a file that is not ours), and the walk goes on after it. What is made or removed meanwhile
+    /// may be seen or not.
+    pub fn list(&self) -> impl Iterator<Item = Result<u64, ContentError>> + use<> {
+        let directory = Arc::clone(&self.directory);
+        (0..names::SHARDS).flat_map(move |shard| directory.list(shard))
+    }
+
+    /// The room on the filesystem that holds the content.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn space(&self) -> Result<Space, ContentError> {
+        self.directory.space()
+    }
+
+    /// Makes the names of all files that were made or removed durable. [`BackingFile::sync`] does it for its own file;
+    /// this is for many at once.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn sync_names(&self) -> Result<(), ContentError> {
+        self.directory.sync_all_names()
+    }
+}
