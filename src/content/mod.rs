@@ -27,6 +27,7 @@ mod directory;
 mod error;
 mod host;
 mod names;
+mod ranges;
 #[cfg(test)]
 mod tests;
 

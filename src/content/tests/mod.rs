@@ -2,6 +2,7 @@
 //! 64 KiB, so that a few bytes cross many borders.
 
 mod directory;
+mod ranges;
 
 use std::fs;
 use std::num::NonZeroU64;
