@@ -23,6 +23,7 @@
 //! One process owns the directory at a time; the store's lock sees to that.
 
 mod backing;
+mod copy;
 mod directory;
 mod error;
 mod host;

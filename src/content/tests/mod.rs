@@ -1,6 +1,7 @@
 //! Tests of the content layer over a temporary directory, one file a subject, and what they share. Most cut files every
 //! 64 KiB, so that a few bytes cross many borders.
 
+mod copy;
 mod directory;
 mod ranges;
 
