@@ -1,8 +1,11 @@
 //! Tests of the content layer over a temporary directory, one file a subject, and what they share. Most cut files every
 //! 64 KiB, so that a few bytes cross many borders.
 
+mod backing;
+mod concurrency;
 mod copy;
 mod directory;
+mod model;
 mod ranges;
 
 use std::fs;

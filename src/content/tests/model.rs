@@ -1,0 +1,134 @@
+//! Any sequence of operations against a plain array of bytes, on hosts with and without the calls that have a fallback,
+//! at the beginning of a file and at the end of the largest one.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::content::MAX_SIZE;
+
+const SMALL: u64 = 8 << 10;
+const SPAN: usize = 6 * SMALL as usize;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { file: usize, at: usize, len: usize, byte: u8 },
+    Truncate { file: usize, at: usize },
+    Punch { file: usize, at: usize, len: usize },
+    Zero { file: usize, at: usize, len: usize },
+    Allocate { file: usize, at: usize, len: usize },
+    Copy { from: usize, at: usize, to: usize, len: usize },
+    Remove { file: usize },
+    Reopen,
+}
+
+/// An offset, often at a border of segments or pages.
+fn place() -> impl Strategy<Value = usize> {
+    prop_oneof![0..SPAN, (0..6_usize).prop_map(|n| n * SMALL as usize), (0..12_usize).prop_map(|n| n * 4096)]
+}
+
+fn range() -> impl Strategy<Value = (usize, usize)> {
+    (place(), place()).prop_map(|(one, two)| (one.min(two), one.abs_diff(two)))
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let file = 0..2_usize;
+    prop_oneof![
+        4 => (file.clone(), range(), 1..=255_u8)
+            .prop_map(|(file, (at, len), byte)| Step::Write { file, at, len, byte }),
+        2 => (file.clone(), place()).prop_map(|(file, at)| Step::Truncate { file, at }),
+        2 => (file.clone(), range()).prop_map(|(file, (at, len))| Step::Punch { file, at, len }),
+        2 => (file.clone(), range()).prop_map(|(file, (at, len))| Step::Zero { file, at, len }),
+        1 => (file.clone(), range()).prop_map(|(file, (at, len))| Step::Allocate { file, at, len }),
+        3 => (file.clone(), place(), range())
+            .prop_map(|(from, to, (at, len))| Step::Copy { from, at, to, len: len.min(SPAN - to) }),
+        1 => file.prop_map(|file| Step::Remove { file }),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+fn open(dir: &Path, able: bool) -> BackingFiles {
+    let files = BackingFiles::with_segments(dir, 3, NonZeroU64::new(SMALL).unwrap()).unwrap();
+    if !able {
+        lose_all_abilities(&files);
+    }
+    files
+}
+
+/// Does a step to the files, whose bytes of interest begin at `base`, and to the model.
+fn apply(files: &BackingFiles, model: &mut [Vec<u8>; 2], base: u64, step: &Step) {
+    let ino = |file: usize| file as u64;
+    let offset = |at: usize| base + at as u64;
+    match *step {
+        Step::Write { file, at, len, byte } => {
+            files.file(ino(file)).unwrap().write_at(&vec![byte; len], offset(at)).unwrap();
+            model[file][at..at + len].fill(byte);
+        }
+        Step::Truncate { file, at } => {
+            files.file(ino(file)).unwrap().truncate(offset(at)).unwrap();
+            model[file][at..].fill(0);
+        }
+        Step::Punch { file, at, len } => {
+            files.file(ino(file)).unwrap().punch_hole(offset(at), len as u64).unwrap();
+            model[file][at..at + len].fill(0);
+        }
+        Step::Zero { file, at, len } => {
+            files.file(ino(file)).unwrap().zero_range(offset(at), len as u64).unwrap();
+            model[file][at..at + len].fill(0);
+        }
+        Step::Allocate { file, at, len } => {
+            files.file(ino(file)).unwrap().allocate(offset(at), len as u64).unwrap();
+        }
+        Step::Copy { from, at, to, len } => {
+            let (source, target) = (files.file(ino(from)).unwrap(), files.file(ino(1 - from)).unwrap());
+            assert_eq!(source.copy_to(offset(at), &target, offset(to), len as u64).unwrap(), len as u64);
+            let bytes = model[from][at..at + len].to_vec();
+            model[1 - from][to..to + len].copy_from_slice(&bytes);
+        }
+        Step::Remove { file } => {
+            files.remove(ino(file)).unwrap();
+            model[file].fill(0);
+        }
+        Step::Reopen => {}
+    }
+}
+
+/// That reads give the model's bytes, and that no byte other than zero lies where a seek says there is none.
+fn compare(file: &BackingFile, model: &[u8], base: u64) {
+    assert!(read(file, base, SPAN) == model, "the bytes differ");
+    let end = base + SPAN as u64;
+    let mut at = base;
+    let zero = |from: u64, to: u64| {
+        model[usize::try_from(from - base).unwrap()..usize::try_from(to - base).unwrap()]
+            .iter()
+            .all(|&b| b == 0)
+    };
+    while at < end {
+        let data = file.seek_data(at, end).unwrap().unwrap_or(end);
+        assert!(at <= data && data <= end && zero(at, data), "data in a hole before {data}");
+        let hole = file.seek_hole(data, end).unwrap();
+        assert!(hole > data || data == end, "no progress at {data}");
+        assert!(hole == end || file.seek_data(hole, end).unwrap() != Some(hole), "{hole} is no hole");
+        at = hole;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn files_behave_like_arrays(steps in prop::collection::vec(step(), 1..24), able: bool, far: bool) {
+        let base = if far { MAX_SIZE - SPAN as u64 } else { 0 };
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = open(dir.path(), able);
+        let mut model = [vec![0; SPAN], vec![0; SPAN]];
+        for step in &steps {
+            if matches!(step, Step::Reopen) {
+                files = open(dir.path(), able);
+            }
+            apply(&files, &mut model, base, step);
+            for (ino, model) in model.iter().enumerate() {
+                compare(&files.file(ino as u64).unwrap(), model, base);
+            }
+        }
+    }
+}
