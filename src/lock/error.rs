@@ -1,0 +1,120 @@
+//! What can go wrong in the lock layer, named by what the caller does about it. No errno: that is the business of
+//! the FUSE adapter alone.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::id::LockId;
+use super::set::Mode;
+use super::who::OpId;
+
+/// Every error of the lock layer.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The operation would move a directory below itself. Nothing was locked; it can never succeed.
+    #[error("{upper} cannot be moved below itself, to {lower}")]
+    IntoItself {
+        /// The path that is the ancestor.
+        upper: LockId,
+        /// The path below it.
+        lower: LockId,
+    },
+    /// The root of the volume can be neither renamed nor locked.
+    #[error("the root of the volume can be neither renamed nor locked")]
+    Root,
+    /// No absolute path inside the volume.
+    #[error("\"{path}\" is not a path of the volume: {reason}")]
+    InvalidPath {
+        /// The path, printable.
+        path: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Not the id of a lock document.
+    #[error("\"{id}\" is not the id of a lock: {reason}")]
+    InvalidId {
+        /// The id, printable.
+        id: String,
+        /// What is wrong with it, or how it is written.
+        reason: String,
+    },
+    /// Not the id of a session.
+    #[error("\"{text}\" is not the id of a session: sixteen hexadecimal digits are")]
+    InvalidSession {
+        /// The text, printable.
+        text: String,
+    },
+    /// Not a point in time as lock documents write it.
+    #[error("\"{text}\" is not a time: it is written like 2026-03-01T12:00:00.000Z")]
+    InvalidTime {
+        /// The text, printable.
+        text: String,
+    },
+    /// The locks are not free, and the caller did not want to wait. It holds nothing; it may try again.
+    #[error("not free: {0}")]
+    WouldBlock(Box<Blocked>),
+    /// The locks did not become free in time. The caller holds nothing; it may try again.
+    #[error("timed out: {0}")]
+    TimedOut(Box<Blocked>),
+    /// The table was closed: the volume is being unmounted. The caller holds nothing.
+    #[error("the lock table is closed: the volume is being unmounted")]
+    Closed,
+    /// The session was dropped while the operation waited: it is dead to the volume. The caller holds nothing.
+    #[error("the session was dropped while it waited for a lock")]
+    SessionDropped,
+}
+
+/// Which lock an operation could not get, and who had it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Blocked {
+    /// The lock that was waited for.
+    pub lock: LockId,
+    /// The mode in which it was wanted.
+    pub wanted: Mode,
+    /// The mode in which it is held.
+    pub held: Mode,
+    /// Who holds it; never empty.
+    pub holders: Vec<HeldBy>,
+    /// How many operations stood in the queue before the one that gave up.
+    pub waiting_before: usize,
+}
+
+/// One operation that holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HeldBy {
+    /// The operation, and through it the session.
+    pub op: OpId,
+    /// What it does, for people.
+    pub operation: Arc<str>,
+    /// For how long it has held the lock.
+    pub held_for: Duration,
+}
+
+/// As many holders as a line of a log bears.
+const HOLDERS_SHOWN_MAX: usize = 3;
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} lock of {} ({}) wanted, held {}",
+            self.wanted,
+            self.lock,
+            self.lock.encoded(),
+            self.held
+        )?;
+        for (nth, holder) in self.holders.iter().take(HOLDERS_SHOWN_MAX).enumerate() {
+            let joint = if nth == 0 { "by" } else { ", by" };
+            let seconds = holder.held_for.as_secs_f64();
+            write!(f, " {joint} session {} for {seconds:.1} s ({})", holder.op.session, holder.operation)?;
+        }
+        if self.holders.len() > HOLDERS_SHOWN_MAX {
+            write!(f, " and {} more", self.holders.len() - HOLDERS_SHOWN_MAX)?;
+        }
+        match self.waiting_before {
+            0 => Ok(()),
+            before => write!(f, "; {before} waiting before"),
+        }
+    }
+}
