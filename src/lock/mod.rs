@@ -1,7 +1,8 @@
-//! The lock engine: which locks a rename needs.
+//! The lock engine: which locks a rename needs, who is granted them, and who waits.
 //!
-//! Owns lock ids and lock sets. Imports [`ambient`](crate::ambient) and nothing else of Lockwood.
+//! Owns lock ids, lock sets and the decisions. Imports [`ambient`](crate::ambient) and nothing else of Lockwood.
 
+pub mod decide;
 mod error;
 mod id;
 mod set;
