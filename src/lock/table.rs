@@ -1,0 +1,307 @@
+//! The in-process provider: the lock table of a store that one process owns.
+//!
+//! Owns the mutex around the state, the threads that wait, and the counters. Imports the decisions and `ambient`.
+//!
+//! What is hard:
+//! 1. Only the thread whose operation is decided may be woken. Each waiting thread has a condition variable of its own,
+//!    and the command that ends its wait finds it by operation id.
+//! 2. A thread that times out at the moment at which it is granted must end up with one of the two. Its deadline is an
+//!    event like any other, under the same mutex, and what the state has said first counts.
+//! 3. Locks must not outlive whoever holds them: a [`Guard`] releases when it is dropped, also by a panic that unwinds.
+//!    Nothing of a caller's runs under the mutex, so a panic there cannot leave the state half changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use serde::Serialize;
+
+use super::decide::{Command, Event, Nanos, State};
+use super::document::{LockDocument, Moment};
+use super::error::{Blocked, LockError};
+use super::id::LockId;
+use super::set::LockSet;
+use super::who::{OpId, SessionId};
+use crate::ambient;
+
+/// How long an operation waits for its locks unless it is told otherwise.
+pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+/// What an operation asks of the table.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Whose operation it is.
+    pub session: SessionId,
+    /// The locks that it needs.
+    pub set: LockSet,
+    /// What it is about to do, for people; one line, like `rename /a to /b`.
+    pub operation: Arc<str>,
+}
+
+/// What the table has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Lock sets granted, at once or after a wait.
+    pub acquisitions: u64,
+    /// Operations that had to wait, whatever came of it.
+    pub waits: u64,
+    /// Operations that gave up at their deadline, after a wait.
+    pub expired: u64,
+    /// The longest wait so far, whatever came of it, in microseconds.
+    pub longest_wait_us: u64,
+    /// Operations that hold or wait at this moment.
+    pub operations: u64,
+    /// Locks that are held at this moment.
+    pub locks: u64,
+}
+
+/// The lock table. A clone is another handle to the same table.
+#[derive(Clone)]
+pub struct LockTable {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// The origin of the state's clock.
+    origin: Instant,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    state: State,
+    /// The number of the last operation; over all sessions, so none is used twice.
+    last_number: u64,
+    /// The threads that wait.
+    parked: BTreeMap<OpId, Parked>,
+    /// Empty between two calls; kept for its capacity.
+    commands: Vec<Command>,
+    counters: Counters,
+}
+
+struct Parked {
+    wake: Arc<Condvar>,
+    outcome: Option<Outcome>,
+}
+
+enum Outcome {
+    Granted,
+    Expired(Box<Blocked>),
+    Dropped,
+    Closed,
+}
+
+impl Default for LockTable {
+    fn default() -> LockTable {
+        LockTable::new()
+    }
+}
+
+impl LockTable {
+    /// An empty table.
+    pub fn new() -> LockTable {
+        let origin = ambient::monotonic();
+        LockTable { shared: Arc::new(Shared { origin, inner: Mutex::default() }) }
+    }
+
+    /// Takes all locks of the request at once, or none. Never waits, and is never seen waiting.
+    ///
+    /// # Errors
+    /// [`LockError::WouldBlock`] with the first lock that was not free; [`LockError::Closed`].
+    pub fn try_acquire(&self, request: Request) -> Result<Guard, LockError> {
+        let now = self.shared.now();
+        let mut inner = self.shared.inner.lock();
+        match inner.start(request, now, now) {
+            (op, Some(Outcome::Expired(blocked))) => {
+                drop(inner);
+                log::trace!("operation {op}: {blocked}");
+                Err(LockError::WouldBlock(blocked))
+            }
+            (op, outcome) => self.finish(op, outcome),
+        }
+    }
+
+    /// Takes all locks of the request, and blocks the calling thread until it has them, at the longest until the
+    /// deadline. A deadline that has passed still takes what is free.
+    ///
+    /// A thread that already holds a guard must not ask for another with a lock that is not after all of the first one's
+    /// in the global order: it might wait for somebody who waits for it, until the deadline.
+    ///
+    /// # Errors
+    /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::Closed`];
+    /// [`LockError::SessionDropped`]. With any of them, nothing is held.
+    pub fn acquire(&self, request: Request, deadline: Instant) -> Result<Guard, LockError> {
+        let started = self.shared.now();
+        let mut inner = self.shared.inner.lock();
+        let (op, outcome) = inner.start(request, self.shared.at(deadline), started);
+        let outcome = match outcome {
+            Some(outcome) => Some(outcome),
+            None => {
+                let outcome = self.wait(&mut inner, op, deadline);
+                let waited = self.shared.now().since(started);
+                let waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+                inner.counters.longest_wait_us = inner.counters.longest_wait_us.max(waited_us);
+                outcome
+            }
+        };
+        drop(inner);
+        self.finish(op, outcome)
+    }
+
+    /// Forgets a session: releases what it holds and ends its waits with [`LockError::SessionDropped`]. The caller has
+    /// made sure that the session can change nothing any more and does not ask again.
+    pub fn drop_session(&self, session: SessionId) {
+        self.shared.apply(Event::DropSession { session });
+    }
+
+    /// Grants nothing any more: ends every wait with [`LockError::Closed`], and every later request too. What is held
+    /// stays held until its guards are dropped.
+    pub fn close(&self) {
+        self.shared.apply(Event::Close);
+    }
+
+    /// The lock documents of this moment, in the global order.
+    pub fn documents(&self) -> Vec<LockDocument> {
+        let inner = self.shared.inner.lock();
+        inner.state.documents(self.shared.moment())
+    }
+
+    /// The lock document of one path; `None` if nobody holds it.
+    pub fn document(&self, id: &LockId) -> Option<LockDocument> {
+        let inner = self.shared.inner.lock();
+        inner.state.document(id, self.shared.moment())
+    }
+
+    /// What the table has done so far.
+    pub fn counters(&self) -> Counters {
+        let inner = self.shared.inner.lock();
+        let operations = inner.state.ops().count() as u64;
+        let locks = inner.state.locks().count() as u64;
+        Counters { operations, locks, ..inner.counters }
+    }
+
+    /// Blocks until the operation's wait has ended, one way or another.
+    fn wait(&self, inner: &mut MutexGuard<'_, Inner>, op: OpId, deadline: Instant) -> Option<Outcome> {
+        let wake = Arc::new(Condvar::new());
+        inner.parked.insert(op, Parked { wake: Arc::clone(&wake), outcome: None });
+        inner.counters.waits += 1;
+        loop {
+            if inner.parked.get(&op).is_none_or(|parked| parked.outcome.is_some()) {
+                return inner.parked.remove(&op).and_then(|parked| parked.outcome);
+            }
+            if wake.wait_until(inner, deadline).timed_out() {
+                let now = self.shared.now();
+                inner.apply(Event::Expire, now, None);
+            }
+        }
+    }
+
+    fn finish(&self, op: OpId, outcome: Option<Outcome>) -> Result<Guard, LockError> {
+        match outcome {
+            Some(Outcome::Granted) => Ok(Guard { shared: Arc::clone(&self.shared), op }),
+            Some(Outcome::Expired(blocked)) => Err(LockError::TimedOut(blocked)),
+            Some(Outcome::Closed) => Err(LockError::Closed),
+            // Without an outcome the operation is not known to the state, which forgets only what it was told to.
+            Some(Outcome::Dropped) | None => Err(LockError::SessionDropped),
+        }
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Nanos {
+        self.at(ambient::monotonic())
+    }
+
+    fn at(&self, instant: Instant) -> Nanos {
+        let since_origin = instant.saturating_duration_since(self.origin);
+        Nanos(u64::try_from(since_origin.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { now: self.now(), wall_clock: ambient::wall_clock() }
+    }
+
+    fn apply(&self, event: Event) {
+        let now = self.now();
+        self.inner.lock().apply(event, now, None);
+    }
+}
+
+impl Inner {
+    /// Begins an operation. Without an outcome, it waits.
+    fn start(&mut self, request: Request, deadline: Nanos, now: Nanos) -> (OpId, Option<Outcome>) {
+        self.last_number += 1;
+        let Request { session, set, operation } = request;
+        let op = OpId { session, number: self.last_number };
+        let outcome = self.apply(Event::Acquire { op, set, operation, deadline }, now, Some(op));
+        (op, outcome)
+    }
+
+    /// Applies an event and wakes those whose wait it ended. What it decided about `own`, which does not wait yet, is
+    /// returned.
+    fn apply(&mut self, event: Event, now: Nanos, own: Option<OpId>) -> Option<Outcome> {
+        let mut own_outcome = None;
+        let mut commands = std::mem::take(&mut self.commands);
+        self.state.apply(event, now, &mut commands);
+        for command in commands.drain(..) {
+            let (op, outcome) = match command {
+                Command::Granted(op) => (op, Outcome::Granted),
+                Command::Expired { op, blocked } => (op, Outcome::Expired(blocked)),
+                Command::Dropped(op) => (op, Outcome::Dropped),
+                Command::Closed(op) => (op, Outcome::Closed),
+                // An operation goes on waiting, or nobody is there to be told: the table releases only what a guard
+                // holds, and never uses a number twice.
+                Command::Waiting { .. } | Command::Cancelled(_) | Command::Reused(_) => continue,
+            };
+            match outcome {
+                Outcome::Granted => self.counters.acquisitions += 1,
+                Outcome::Expired(_) if own != Some(op) => self.counters.expired += 1,
+                _ => {}
+            }
+            if own == Some(op) {
+                own_outcome = Some(outcome);
+            } else if let Some(parked) = self.parked.get_mut(&op) {
+                parked.outcome = Some(outcome);
+                parked.wake.notify_one();
+            }
+        }
+        self.commands = commands;
+        own_outcome
+    }
+}
+
+/// The locks of one operation, held until this is dropped; then released from the leaf to the root.
+#[must_use = "the locks are released when the guard is dropped"]
+pub struct Guard {
+    shared: Arc<Shared>,
+    op: OpId,
+}
+
+impl Guard {
+    /// Which operation holds the locks.
+    pub fn op(&self) -> OpId {
+        self.op
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.shared.apply(Event::Release { op: self.op });
+    }
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Guard({})", self.op)
+    }
+}
+
+impl std::fmt::Debug for LockTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LockTable({:?})", self.counters())
+    }
+}
+
+#[cfg(test)]
+mod tests;
