@@ -10,8 +10,8 @@
 //!    state). docs/locking.md has the proof.
 //! 2. No wait may be lost. A lock can become free for its queue in two ways only: a holder releases it, or a waiter
 //!    leaves the queue. Both end in `State::settle`.
-//! 3. Several operations may leave in one event, and none of them may be granted anything on its way out. They all leave
-//!    their queues first, then release what they hold; who was granted something meanwhile continues last.
+//! 3. Several operations may leave in one event, and none of them may be granted anything on its way out. They all
+//!    leave their queues first, then release what they hold; who was granted something meanwhile continues last.
 
 pub mod one;
 
@@ -39,8 +39,8 @@ impl Nanos {
 /// What happens to the state.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// An operation wants a set of locks. With a deadline that is not after `now` it gets all of them or, without having
-    /// been in any queue, none.
+    /// An operation wants a set of locks. With a deadline that is not after `now` it gets all of them or none, and
+    /// nobody sees it in a queue.
     Acquire {
         /// Which operation; it asks once in its life. To repeat the event is harmless.
         op: OpId,

@@ -3,8 +3,8 @@
 //! Owns the JSON form. Imports the state that it is made from.
 //!
 //! What is hard: a count without names cannot say whose share died, so holders are listed by session, each with its own
-//! count, and `lock_count` is their sum. Times are kept on a monotonic clock and shown by the wall clock of the moment of
-//! looking: a step of the wall clock moves what is shown, and nothing else.
+//! count, and `lock_count` is their sum. Times are kept on a monotonic clock and shown by the wall clock of the moment
+//! of looking: a step of the wall clock moves what is shown, and nothing else.
 
 use std::time::SystemTime;
 

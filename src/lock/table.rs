@@ -125,8 +125,8 @@ impl LockTable {
     /// Takes all locks of the request, and blocks the calling thread until it has them, at the longest until the
     /// deadline. A deadline that has passed still takes what is free.
     ///
-    /// A thread that already holds a guard must not ask for another with a lock that is not after all of the first one's
-    /// in the global order: it might wait for somebody who waits for it, until the deadline.
+    /// A thread that already holds a guard may ask for another only if each of its locks comes, in the global order,
+    /// after all of the first one's. Else it may wait for somebody who waits for it, until the deadline.
     ///
     /// # Errors
     /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::Closed`];

@@ -7,8 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::error::LockError;
 
-/// One mount, or one command, at work on a store. Written as sixteen hexadecimal digits, also in JSON, since a reader of
-/// JSON may keep only 53 bits of a number.
+/// One mount, or one command, at work on a store. Written as sixteen hexadecimal digits, also in JSON, since a reader
+/// of JSON may keep only 53 bits of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
