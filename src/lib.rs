@@ -12,4 +12,5 @@ pub mod content;
 pub mod document;
 pub mod lock;
 pub mod mounts;
+pub mod namespace;
 pub mod store;

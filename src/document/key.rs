@@ -175,8 +175,7 @@ impl std::str::FromStr for Key {
             ("content", None) => ino().map(Self::Content),
             ("orphan", None) => ino().map(Self::Orphan),
             ("session", None) => {
-                let id = first.and_then(|t| u64::from_str_radix(t, 16).ok()).ok_or(KeyError)?;
-                Ok(Self::Session(SessionId(id)))
+                first.and_then(|t| t.parse().ok()).map(Self::Session).ok_or(KeyError)
             }
             ("entry", Some(_)) => Ok(Self::Entry(ino()?, Name::new(&name()?).map_err(|_| KeyError)?)),
             ("xattr", Some(_)) => Ok(Self::Xattr(ino()?, name()?.into())),

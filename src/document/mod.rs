@@ -85,8 +85,6 @@ pub struct Xattr {
 pub struct Orphan {
     /// The session that had the inode open.
     pub session: SessionId,
-    /// The size of the file when it lost its last name; bounds which backing files may exist.
-    pub size: u64,
 }
 
 /// Any document that is stored. Lock documents live in the lock engine and have a type of their own there.

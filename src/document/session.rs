@@ -1,12 +1,14 @@
 //! Sessions: one mount (or one command) at work on a store.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Timestamp;
 
-/// The id of a session, unique in its store for ever.
+/// The id of a session, unique in its store for ever. As text sixteen hexadecimal digits, also in JSON, since a reader of
+/// JSON may keep only 53 bits of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
@@ -29,11 +31,26 @@ impl Serialize for SessionId {
 impl<'de> Deserialize<'de> for SessionId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         if deserializer.is_human_readable() {
-            let text = String::deserialize(deserializer)?;
-            u64::from_str_radix(&text, 16).map(Self).map_err(serde::de::Error::custom)
+            String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
         } else {
             u64::deserialize(deserializer).map(Self)
         }
+    }
+}
+
+/// Text that is no id of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the id of a session: sixteen hexadecimal digits are")]
+pub struct SessionIdError;
+
+impl FromStr for SessionId {
+    type Err = SessionIdError;
+
+    fn from_str(text: &str) -> Result<Self, SessionIdError> {
+        if text.len() != 16 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(SessionIdError);
+        }
+        u64::from_str_radix(text, 16).map(Self).map_err(|_| SessionIdError)
     }
 }
 
@@ -72,4 +89,19 @@ pub struct Session {
     pub epoch: u64,
     /// Where it stands.
     pub state: SessionState,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_sixteen_digits() {
+        let session = SessionId(0xab);
+        assert_eq!(session.to_string(), "00000000000000ab");
+        assert_eq!(session.to_string().parse(), Ok(session));
+        for text in ["", "ab", "+0000000000000ab", "00000000000000ag", "00000000000000abc"] {
+            assert_eq!(text.parse::<SessionId>(), Err(SessionIdError), "{text}");
+        }
+    }
 }

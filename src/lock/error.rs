@@ -39,12 +39,6 @@ pub enum LockError {
         /// What is wrong with it, or how it is written.
         reason: String,
     },
-    /// Not the id of a session.
-    #[error("\"{text}\" is not the id of a session: sixteen hexadecimal digits are")]
-    InvalidSession {
-        /// The text, printable.
-        text: String,
-    },
     /// Not a point in time as lock documents write it.
     #[error("\"{text}\" is not a time: it is written like 2026-03-01T12:00:00.000Z")]
     InvalidTime {

@@ -99,6 +99,13 @@ impl NodeRef {
     fn new(stored: Stored) -> Option<Self> {
         matches!(*stored.document, Document::Node(_)).then_some(Self(stored))
     }
+
+    /// The same node without a name: what is left of it when it has been removed.
+    #[must_use]
+    pub fn removed(&self) -> Self {
+        let node = Node { nlink: 0, ..(**self).clone() };
+        Self(Stored { version: self.0.version, document: Document::Node(node).into() })
+    }
 }
 
 impl std::ops::Deref for NodeRef {

@@ -12,6 +12,7 @@
 pub mod cache;
 pub mod journal;
 pub mod layout;
+pub mod open;
 pub mod owner;
 pub mod space;
 

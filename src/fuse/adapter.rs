@@ -1,0 +1,644 @@
+//! The adapter: decode a request, call the namespace, reply. No semantics.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+
+use super::control::{self, Control};
+use super::convert::{FOREVER, absent, attr, file_type, time};
+use super::errno::report;
+use super::notices::Notices;
+use super::waiting::WaitingRoom;
+use crate::document::{Ino, Name};
+use crate::lock::LockError;
+use crate::namespace::ops::attributes::Change;
+use crate::namespace::ops::make::{Make, What};
+use crate::namespace::ops::rename::{Manner, Patience, Rename};
+use crate::namespace::ops::space::Allocation;
+use crate::namespace::ops::xattr::SetMode;
+use crate::namespace::{Caller, Found, Namespace, NamespaceError, Result};
+
+const MAX_WRITE: u32 = 1 << 20;
+const MAX_BACKGROUND: u16 = 64;
+
+/// As many entries are read from the store at once for a listing; about what one reply holds.
+const LISTED_PAGE: usize = 128;
+
+/// Inode numbers are never reused, so one generation is enough.
+const GENERATION: Generation = Generation(0);
+
+/// What the handlers share.
+pub(super) struct Shared {
+    pub(super) namespace: Namespace,
+    pub(super) control: Control,
+    pub(super) waiting: WaitingRoom,
+    pub(super) notices: Notices,
+    /// Requests of the kernel that were served.
+    pub(super) requests: AtomicU64,
+}
+
+/// The file system as `fuser` calls it.
+#[derive(Clone)]
+pub(super) struct Adapter(pub(super) Arc<Shared>);
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() }
+}
+
+fn name(bytes: &OsStr) -> Result<Name> {
+    Ok(Name::new(bytes.as_bytes())?)
+}
+
+/// An errno for a result, reported where that is due.
+fn failed<'a>(operation: &'a str, ino: INodeNo) -> impl FnOnce(NamespaceError) -> Errno + 'a {
+    move |error| report(operation, &format_args!("inode {ino}"), &error)
+}
+
+fn reply_entry(reply: ReplyEntry, found: std::result::Result<Found, Errno>) {
+    match found {
+        Ok((ino, node)) => reply.entry(&FOREVER, &attr(ino, &node), GENERATION),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn reply_empty(reply: ReplyEmpty, outcome: std::result::Result<(), Errno>) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn reply_bytes(reply: ReplyXattr, size: u32, bytes: &[u8]) {
+    let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    match size {
+        0 => reply.size(len),
+        size if len > size => reply.error(Errno::ERANGE),
+        _ => reply.data(bytes),
+    }
+}
+
+impl Adapter {
+    fn namespace(&self) -> &Namespace {
+        self.0.requests.fetch_add(1, Relaxed);
+        &self.0.namespace
+    }
+
+    fn make(&self, request: &Request, parent: INodeNo, bytes: &OsStr, what: What, mode: u32, umask: u32) -> Result<Found> {
+        let name = name(bytes)?;
+        control::refuse(parent, bytes)?;
+        let make = Make { parent: Ino(parent.0), name: &name, what, mode, umask, caller: caller(request) };
+        self.namespace().make(&make)
+    }
+
+    fn remove(
+        &self,
+        parent: INodeNo,
+        bytes: &OsStr,
+        remove: impl FnOnce(&Namespace, Ino, &Name) -> Result<()>,
+    ) -> Result<()> {
+        control::refuse(parent, bytes)?;
+        remove(self.namespace(), Ino(parent.0), &name(bytes)?)
+    }
+
+    /// A name that lookup alone may have: those of handles (`.` and `..`) beside ordinary ones.
+    fn look(&self, parent: INodeNo, bytes: &OsStr) -> Result<Found> {
+        let namespace = self.namespace();
+        let parent = Ino(parent.0);
+        match bytes.as_bytes() {
+            b"." => match namespace.attributes(parent)? {
+                node if node.nlink == 0 => Err(NamespaceError::NotFound),
+                node => Ok((parent, node)),
+            },
+            b".." => namespace.parent(parent),
+            _ => namespace.lookup(parent, &name(bytes)?),
+        }
+    }
+
+    fn prepare_rename(
+        parent: INodeNo,
+        old: &OsStr,
+        new_parent: INodeNo,
+        new: &OsStr,
+        flags: RenameFlags,
+    ) -> Result<Rename> {
+        control::refuse(parent, old)?;
+        control::refuse(new_parent, new)?;
+        let manner = match flags.bits() {
+            0 => Manner::Replace,
+            libc::RENAME_NOREPLACE => Manner::NoReplace,
+            libc::RENAME_EXCHANGE => Manner::Exchange,
+            libc::RENAME_WHITEOUT => Manner::Whiteout,
+            _ => return Err(NamespaceError::Invalid("unknown flags of a rename")),
+        };
+        Ok(Rename {
+            parent: Ino(parent.0),
+            name: name(old)?,
+            new_parent: Ino(new_parent.0),
+            new_name: name(new)?,
+            manner,
+        })
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let wanted = InitFlags::FUSE_EXPORT_SUPPORT
+            | InitFlags::FUSE_DONT_MASK
+            | InitFlags::FUSE_POSIX_ACL
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_ASYNC_DIO;
+        for flag in wanted.iter() {
+            if config.add_capabilities(flag).is_err() {
+                log::warn!("this kernel lacks {flag:?}; see docs/semantics.md for what that costs");
+            }
+        }
+        // Both are below what fuser allows, and then they cannot fail.
+        let _ = config.set_max_write(MAX_WRITE);
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, bytes: &OsStr, reply: ReplyEntry) {
+        if let Some(found) = self.0.control.lookup(&self.0.namespace, parent, bytes) {
+            return match found {
+                Ok(attr) => reply.entry(&control::TTL, &attr, GENERATION),
+                Err(errno) => reply.error(errno),
+            };
+        }
+        match self.look(parent, bytes) {
+            // Until the name is made, which the kernel sees, it need not ask again.
+            Err(NamespaceError::NotFound) if !matches!(bytes.as_bytes(), b"." | b"..") => {
+                reply.entry(&FOREVER, &absent(), GENERATION);
+            }
+            found => reply_entry(reply, found.map_err(failed("lookup", parent))),
+        }
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
+        if control::owns(ino) { self.0.control.forget(ino) } else { self.0.namespace.forget(Ino(ino.0)) }
+    }
+
+    fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        if control::owns(ino) {
+            return match self.0.control.attributes(ino) {
+                Some(attr) => reply.attr(&control::TTL, &attr),
+                None => reply.error(Errno::ENOENT),
+            };
+        }
+        match self.namespace().attributes(Ino(ino.0)) {
+            Ok(node) => reply.attr(&FOREVER, &attr(Ino(ino.0), &node)),
+            Err(error) => reply.error(failed("getattr", ino)(error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        if control::owns(ino) {
+            // Opening a control file for writing may truncate it; nothing else about it changes.
+            return match self.0.control.attributes(ino) {
+                Some(attr) if mode.or(uid).or(gid).is_none() => reply.attr(&control::TTL, &attr),
+                _ => reply.error(Errno::EPERM),
+            };
+        }
+        let change = Change { mode, uid, gid, size, atime: atime.map(time), mtime: mtime.map(time) };
+        match self.namespace().change(caller(request), Ino(ino.0), &change) {
+            Ok(node) => reply.attr(&FOREVER, &attr(Ino(ino.0), &node)),
+            Err(error) => reply.error(failed("setattr", ino)(error)),
+        }
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.namespace().readlink(Ino(ino.0)) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(failed("readlink", ino)(error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        bytes: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let what = match mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => What::Regular,
+            libc::S_IFIFO => What::Fifo,
+            libc::S_IFSOCK => What::Socket,
+            libc::S_IFCHR => What::CharDevice(rdev),
+            libc::S_IFBLK => What::BlockDevice(rdev),
+            _ => return reply.error(Errno::EINVAL),
+        };
+        reply_entry(reply, self.make(request, parent, bytes, what, mode, umask).map_err(failed("mknod", parent)));
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, bytes: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let made = self.make(request, parent, bytes, What::Directory, mode, umask);
+        reply_entry(reply, made.map_err(failed("mkdir", parent)));
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, bytes: &OsStr, target: &Path, reply: ReplyEntry) {
+        let what = What::Symlink(target.as_os_str().as_bytes().to_vec());
+        reply_entry(reply, self.make(request, parent, bytes, what, 0o777, 0).map_err(failed("symlink", parent)));
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, bytes: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.remove(parent, bytes, Namespace::unlink).map_err(failed("unlink", parent)));
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, bytes: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.remove(parent, bytes, Namespace::rmdir).map_err(failed("rmdir", parent)));
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        old: &OsStr,
+        new_parent: INodeNo,
+        new: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let caller = caller(request);
+        let rename = match Self::prepare_rename(parent, old, new_parent, new, flags) {
+            Ok(rename) => rename,
+            Err(error) => return reply.error(failed("rename", parent)(error)),
+        };
+        let deadline = self.0.namespace.lock_deadline();
+        match self.namespace().rename(caller, &rename, Patience::Try) {
+            Err(NamespaceError::Lock(LockError::WouldBlock(_))) => {}
+            outcome => return reply_empty(reply, outcome.map_err(failed("rename", parent))),
+        }
+        // Somebody holds a lock that it needs. It waits elsewhere, and this thread serves others.
+        let shared = Arc::clone(&self.0);
+        let reply = Arc::new(parking_lot::Mutex::new(Some(reply)));
+        let later = Arc::clone(&reply);
+        let accepted = self.0.waiting.run(move || {
+            let outcome = shared.namespace.rename(caller, &rename, Patience::Wait(deadline));
+            if let Some(reply) = later.lock().take() {
+                reply_empty(reply, outcome.map_err(failed("rename", parent)));
+            }
+        });
+        if !accepted && let Some(reply) = reply.lock().take() {
+            log::warn!("rename in inode {parent}: too many renames wait already");
+            reply.error(Errno::EBUSY);
+        }
+    }
+
+    fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, bytes: &OsStr, reply: ReplyEntry) {
+        let linked = control::refuse(parent, bytes)
+            .and_then(|()| name(bytes))
+            .and_then(|name| self.namespace().link(Ino(ino.0), Ino(parent.0), &name));
+        reply_entry(reply, linked.map_err(failed("link", ino)));
+    }
+
+    fn open(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if control::owns(ino) {
+            return control::open(&self.0, ino, reply);
+        }
+        match self.namespace().open(Ino(ino.0)) {
+            Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
+            Err(error) => reply.error(failed("open", ino)(error)),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        bytes: &OsStr,
+        mode: u32,
+        umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let created = control::refuse(parent, bytes).and_then(|()| name(bytes)).and_then(|name| {
+            let caller = caller(request);
+            let make = Make { parent: Ino(parent.0), name: &name, what: What::Regular, mode, umask, caller };
+            self.namespace().create(&make)
+        });
+        match created {
+            Ok((ino, node)) => {
+                let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
+                reply.created(&FOREVER, &attr(ino, &node), GENERATION, FileHandle(0), flags);
+            }
+            Err(error) => reply.error(failed("create", parent)(error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        if control::owns(ino) {
+            return match self.0.control.read(fh, offset, size) {
+                Some(bytes) => reply.data(&bytes),
+                None => reply.error(Errno::EBADF),
+            };
+        }
+        match self.namespace().read(Ino(ino.0), offset, size) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(error) => reply.error(failed("read", ino)(error)),
+        }
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        if control::owns(ino) {
+            return control::write(&self.0, caller(request), fh, data, reply);
+        }
+        let drop_privileges = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match self.namespace().write(Ino(ino.0), offset, data, drop_privileges) {
+            Ok(()) => {
+                reply.written(data.len() as u32);
+                if drop_privileges {
+                    self.0.notices.attributes(Ino(ino.0));
+                }
+            }
+            Err(error) => reply.error(failed("write", ino)(error)),
+        }
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        if control::owns(ino) {
+            self.0.control.close(fh);
+            return reply.ok();
+        }
+        reply_empty(reply, self.namespace().close_file(Ino(ino.0)).map_err(failed("close", ino)));
+    }
+
+    fn fsync(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        if control::owns(ino) {
+            return reply.ok();
+        }
+        reply_empty(reply, self.namespace().fsync(Ino(ino.0), datasync).map_err(failed("fsync", ino)));
+    }
+
+    fn fsyncdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        reply_empty(reply, self.namespace().sync().map_err(failed("fsync", ino)));
+    }
+
+    fn readdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        if control::owns(ino) {
+            return self.0.control.list(&self.0.namespace, ino, offset, reply);
+        }
+        let listed = self.namespace().list(Ino(ino.0), offset, LISTED_PAGE, |entry| {
+            let name = OsStr::from_bytes(&entry.name);
+            !reply.add(INodeNo(entry.ino.0), entry.next, file_type(entry.kind), name)
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(failed("readdir", ino)(error)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        if control::owns(ino) {
+            return reply.error(Errno::ENOTSUP);
+        }
+        let namespace = self.namespace();
+        let mut broken = None;
+        let listed = namespace.list(Ino(ino.0), offset, LISTED_PAGE, |entry| {
+            let node = match namespace.listed_attributes(entry) {
+                Ok(Some(node)) => node,
+                Ok(None) => return true, // Removed since the page was read.
+                Err(error) => {
+                    broken = Some(error);
+                    return false;
+                }
+            };
+            let name = OsStr::from_bytes(&entry.name);
+            let attr: FileAttr = attr(entry.ino, &node);
+            !reply.add(INodeNo(entry.ino.0), entry.next, name, &FOREVER, &attr, GENERATION)
+        });
+        // What was listed before something broke is lost to the caller, who asks without attributes then.
+        match listed.and(broken.map_or(Ok(()), Err)) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(failed("readdir", ino)(error)),
+        }
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match self.namespace().space() {
+            Ok(s) => {
+                let block = u32::try_from(s.block_size).unwrap_or(4096);
+                let name_max = crate::document::name::NAME_MAX as u32;
+                reply.statfs(s.blocks, s.blocks_free, s.blocks_available, s.files, s.files_free, block, name_max, block);
+            }
+            Err(error) => reply.error(failed("statfs", INodeNo::ROOT)(error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        if control::owns(ino) {
+            return reply.error(Errno::EPERM);
+        }
+        let mode = match flags {
+            libc::XATTR_CREATE => SetMode::Create,
+            libc::XATTR_REPLACE => SetMode::Replace,
+            _ => SetMode::Any,
+        };
+        let set = self.namespace().set_attribute(caller(request), Ino(ino.0), name.as_bytes(), value, mode);
+        reply_empty(reply, set.map_err(failed("setxattr", ino)));
+    }
+
+    fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if control::owns(ino) {
+            return reply.error(Errno::NO_XATTR);
+        }
+        match self.namespace().get_attribute(Ino(ino.0), name.as_bytes()) {
+            Ok(value) => reply_bytes(reply, size, &value),
+            Err(error) => reply.error(failed("getxattr", ino)(error)),
+        }
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        if control::owns(ino) {
+            return reply_bytes(reply, size, &[]);
+        }
+        match self.namespace().list_attributes(caller(request), Ino(ino.0)) {
+            Ok(names) => reply_bytes(reply, size, &names),
+            Err(error) => reply.error(failed("listxattr", ino)(error)),
+        }
+    }
+
+    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if control::owns(ino) {
+            return reply.error(Errno::NO_XATTR);
+        }
+        let removed = self.namespace().remove_attribute(Ino(ino.0), name.as_bytes());
+        reply_empty(reply, removed.map_err(failed("removexattr", ino)));
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let allocation = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => Allocation::Reserve,
+            libc::FALLOC_FL_PUNCH_HOLE => Allocation::PunchHole,
+            libc::FALLOC_FL_ZERO_RANGE => Allocation::Zero,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        let keep_size = keep_size || allocation == Allocation::PunchHole;
+        let done =
+            self.namespace().allocate(caller(request), Ino(ino.0), offset, length, allocation, keep_size);
+        reply_empty(reply, done.map_err(failed("fallocate", ino)));
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let Ok(from) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        let found = match whence {
+            libc::SEEK_DATA => self.namespace().seek_data(Ino(ino.0), from),
+            libc::SEEK_HOLE => self.namespace().seek_hole(Ino(ino.0), from),
+            _ => return reply.error(Errno::EINVAL),
+        };
+        match found.map(i64::try_from) {
+            Ok(Ok(offset)) => reply.offset(offset),
+            Ok(Err(_)) => reply.error(Errno::EOVERFLOW),
+            Err(error) => reply.error(failed("lseek", ino)(error)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        if control::owns(ino_in) || control::owns(ino_out) {
+            return reply.error(Errno::EXDEV);
+        }
+        let (from, to) = ((Ino(ino_in.0), offset_in), (Ino(ino_out.0), offset_out));
+        match self.namespace().copy(caller(request), from, to, len) {
+            Ok(copied) => reply.written(copied as u32), // At most 64 MiB a call.
+            Err(error) => reply.error(failed("copy", ino_out)(error)),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    /// ENOSYS tells the kernel that files are always ready, and it asks no more.
+    fn poll(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _notifier: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+}

@@ -1,0 +1,115 @@
+//! The control file `hold`: a tree lock for as long as a file is open.
+//!
+//! A request of one line of JSON is written to the open file. The write returns when the lock is held, and fails with
+//! EBUSY when it was not free in time; reading the file then says what is held, or what was in the way. The lock is tied
+//! to the open file, so it ends with the process that holds it, however that ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{Errno, FileHandle, ReplyWrite};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::super::adapter::Shared;
+use super::super::errno::report;
+use crate::ambient;
+use crate::document::Name;
+use crate::lock::{Guard, LockError, LockId, Mode};
+use crate::namespace::ops::rename::Patience;
+use crate::namespace::{Caller, NamespaceError, Result};
+
+/// What is asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HoldRequest {
+    /// The path in the volume, as the id of its lock: `%2Fa%2Fb`.
+    pub id: String,
+    /// How the lock is held.
+    pub mode: Mode,
+    /// How long to wait for it, in milliseconds.
+    pub wait_ms: u64,
+    /// What for; shown to whoever asks who holds the lock.
+    pub operation: String,
+}
+
+/// What is read back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HoldAnswer {
+    /// The lock with this id is held.
+    Held(String),
+    /// It is not, and why.
+    Refused(String),
+}
+
+/// Nobody waits longer, whatever is asked for: the kernel cannot interrupt the wait.
+const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Serves a write to a control file.
+pub(in crate::fuse) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: &[u8], reply: ReplyWrite) {
+    let request: HoldRequest = match serde_json::from_slice(data) {
+        Ok(request) => request,
+        Err(_) => return reply.error(Errno::EINVAL),
+    };
+    match shared.control.handles.lock().get(&fh.0) {
+        None => return reply.error(Errno::EBADF),
+        Some(handle) if handle.guard.is_some() => return reply.error(Errno::EBUSY),
+        Some(_) => {}
+    }
+    let len = data.len() as u32;
+    let deadline = ambient::monotonic() + Duration::from_millis(request.wait_ms).min(WAIT_MAX);
+    let outcome = hold(shared, caller, &request, Patience::Try);
+    if !matches!(outcome, Err(NamespaceError::Lock(LockError::WouldBlock(_)))) || request.wait_ms == 0 {
+        return finish(shared, fh, &request, outcome, len, reply);
+    }
+    let reply = Arc::new(Mutex::new(Some(reply)));
+    let (worker, later) = (Arc::clone(shared), Arc::clone(&reply));
+    let accepted = shared.waiting.run(move || {
+        let outcome = hold(&worker, caller, &request, Patience::Wait(deadline));
+        if let Some(reply) = later.lock().take() {
+            finish(&worker, fh, &request, outcome, len, reply);
+        }
+    });
+    if !accepted && let Some(reply) = reply.lock().take() {
+        reply.error(Errno::EBUSY);
+    }
+}
+
+fn hold(shared: &Shared, caller: Caller, request: &HoldRequest, patience: Patience) -> Result<Guard> {
+    let id = LockId::parse(&request.id)?;
+    let components = id.as_bytes().split(|&b| b == b'/').filter(|c| !c.is_empty());
+    let names: Vec<Name> = components.map(|c| Ok(Name::new(c)?)).collect::<Result<_>>()?;
+    let operation = format!("{} (process {})", request.operation, caller.pid);
+    shared.namespace.hold(&names, request.mode, &operation, patience)
+}
+
+fn finish(
+    shared: &Shared,
+    fh: FileHandle,
+    request: &HoldRequest,
+    outcome: Result<Guard>,
+    len: u32,
+    reply: ReplyWrite,
+) {
+    let (answer, guard, errno) = match outcome {
+        Ok(guard) => (HoldAnswer::Held(request.id.clone()), Some(guard), None),
+        Err(error) => {
+            let errno = report("hold", &request.id, &error);
+            (HoldAnswer::Refused(error.to_string()), None, Some(errno))
+        }
+    };
+    let bytes = serde_json::to_vec(&answer).unwrap_or_default().into();
+    match shared.control.handles.lock().get_mut(&fh.0) {
+        Some(handle) => {
+            handle.bytes = bytes;
+            handle.guard = guard;
+        }
+        // Closed meanwhile; the guard, if there is one, is dropped here.
+        None => return reply.error(Errno::EBADF),
+    }
+    match errno {
+        None => reply.written(len),
+        Some(errno) => reply.error(errno),
+    }
+}

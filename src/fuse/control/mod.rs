@@ -1,0 +1,236 @@
+//! `.lockwood/` in the root of a mount: locks, sessions and documents as files, for people, scripts and the command.
+//!
+//! Found by name, not listed, so that copying a tree does not copy it. Only the mount's owner and root may look inside.
+//!
+//! | name | what it is |
+//! |---|---|
+//! | `status` | the mount, in JSON |
+//! | `locks/ID` | the lock document of a path, while anybody holds it |
+//! | `sessions/ID` | the session documents |
+//! | `intents/` | changes under way on engines that need intents; an embedded store has none |
+//! | `documents/KEY` | any document, by the name that `lockwood get` takes |
+//! | `check` | reading it checks the volume as it is at this moment |
+//! | `hold` | writing a request to it takes a tree lock, held until the file is closed |
+//!
+//! The contents are made when a file is opened; the sizes say 0, as in /proc.
+
+mod hold;
+mod nodes;
+mod texts;
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+
+use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, ReplyDirectory, ReplyOpen};
+use parking_lot::Mutex;
+
+use super::adapter::Shared;
+use super::errno::report;
+use crate::ambient;
+use crate::lock::Guard;
+use crate::namespace::{Namespace, NamespaceError, Result};
+
+pub(super) use hold::write;
+pub use hold::{HoldAnswer, HoldRequest};
+pub use nodes::file_name;
+use nodes::{ControlNode, FIRST_INO};
+pub use texts::{Status, document_json};
+
+/// The name in the root.
+pub const NAME: &str = ".lockwood";
+
+/// What is shown changes at any time, so the kernel asks every time.
+pub(super) const TTL: Duration = Duration::ZERO;
+
+/// What the mount says of itself.
+#[derive(Clone, Debug)]
+pub struct MountFacts {
+    /// The store, as it was given.
+    pub store: String,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// Where the daemon logs to, if that is a file.
+    pub log: Option<String>,
+    /// When it was mounted.
+    pub since: SystemTime,
+    /// Who mounted it: the owner of the control files.
+    pub uid: u32,
+    /// The owner's group.
+    pub gid: u32,
+}
+
+/// The control files of one mount.
+pub(super) struct Control {
+    facts: MountFacts,
+    nodes: Mutex<HashMap<u64, ControlNode>>,
+    handles: Mutex<HashMap<u64, Handle>>,
+    next_handle: AtomicU64,
+}
+
+/// An open control file.
+#[derive(Default)]
+struct Handle {
+    bytes: Arc<[u8]>,
+    guard: Option<Guard>,
+}
+
+/// Whether an inode is one of the control files.
+pub(super) fn owns(ino: INodeNo) -> bool {
+    ino.0 >= FIRST_INO
+}
+
+/// Refuses a change of the control files' names.
+///
+/// # Errors
+/// `NotPermitted`.
+pub(super) fn refuse(parent: INodeNo, name: &OsStr) -> Result<()> {
+    if owns(parent) || (parent == INodeNo::ROOT && name == NAME) {
+        return Err(NamespaceError::NotPermitted("the control files are what they are"));
+    }
+    Ok(())
+}
+
+impl Control {
+    pub(super) fn new(facts: MountFacts) -> Self {
+        Self {
+            facts,
+            nodes: Mutex::default(),
+            handles: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+        }
+    }
+
+    pub(super) fn facts(&self) -> &MountFacts {
+        &self.facts
+    }
+
+    /// What `name` in `parent` is, if this is about a control file at all.
+    pub(super) fn lookup(
+        &self,
+        namespace: &Namespace,
+        parent: INodeNo,
+        name: &OsStr,
+    ) -> Option<std::result::Result<FileAttr, Errno>> {
+        let node = if parent == INodeNo::ROOT && name == NAME {
+            Some(ControlNode::Root)
+        } else if owns(parent) {
+            self.node(parent).and_then(|directory| directory.child(namespace, name.as_bytes()))
+        } else {
+            return None;
+        };
+        Some(match node {
+            Some(node) => {
+                let ino = node.ino();
+                if node.is_dynamic() {
+                    self.nodes.lock().insert(ino, node.clone());
+                }
+                Ok(self.attr(ino, &node))
+            }
+            None => Err(Errno::ENOENT),
+        })
+    }
+
+    fn node(&self, ino: INodeNo) -> Option<ControlNode> {
+        ControlNode::fixed(ino.0).or_else(|| self.nodes.lock().get(&ino.0).cloned())
+    }
+
+    pub(super) fn forget(&self, ino: INodeNo) {
+        self.nodes.lock().remove(&ino.0);
+    }
+
+    pub(super) fn attributes(&self, ino: INodeNo) -> Option<FileAttr> {
+        self.node(ino).map(|node| self.attr(ino.0, &node))
+    }
+
+    fn attr(&self, ino: u64, node: &ControlNode) -> FileAttr {
+        let now = ambient::wall_clock();
+        let directory = node.is_directory();
+        FileAttr {
+            ino: INodeNo(ino),
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: self.facts.since,
+            kind: if directory { FileType::Directory } else { FileType::RegularFile },
+            perm: match node {
+                ControlNode::Hold => 0o600,
+                _ if directory => 0o500,
+                _ => 0o400,
+            },
+            nlink: if directory { 2 } else { 1 },
+            uid: self.facts.uid,
+            gid: self.facts.gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
+    pub(super) fn list(&self, namespace: &Namespace, ino: INodeNo, offset: u64, mut reply: ReplyDirectory) {
+        let Some(node) = self.node(ino) else { return reply.error(Errno::ENOENT) };
+        let dots = [(".".to_owned(), node.clone()), ("..".to_owned(), ControlNode::Root)];
+        let listed = dots.into_iter().chain(node.children(namespace));
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (at, (name, child)) in listed.enumerate().skip(from) {
+            let kind = if child.is_directory() { FileType::Directory } else { FileType::RegularFile };
+            if reply.add(INodeNo(child.ino()), at as u64 + 1, kind, &name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn new_handle(&self, bytes: Vec<u8>) -> FileHandle {
+        let handle = self.next_handle.fetch_add(1, Relaxed);
+        self.handles.lock().insert(handle, Handle { bytes: bytes.into(), guard: None });
+        FileHandle(handle)
+    }
+
+    pub(super) fn read(&self, fh: FileHandle, offset: u64, size: u32) -> Option<Vec<u8>> {
+        let bytes = Arc::clone(&self.handles.lock().get(&fh.0)?.bytes);
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let to = from.saturating_add(size as usize).min(bytes.len());
+        Some(bytes[from..to].to_vec())
+    }
+
+    /// Closes a control file; a lock that was taken through it is released.
+    pub(super) fn close(&self, fh: FileHandle) {
+        let closed = self.handles.lock().remove(&fh.0);
+        drop(closed);
+    }
+}
+
+/// Opens a control file, and makes what it will show.
+pub(super) fn open(shared: &Arc<Shared>, ino: INodeNo, reply: ReplyOpen) {
+    let Some(node) = shared.control.node(ino) else { return reply.error(Errno::ENOENT) };
+    if node != ControlNode::Check {
+        return show(shared, &node, reply);
+    }
+    // A check takes as long as the volume is large; it must not hold up others.
+    let reply = Arc::new(Mutex::new(Some(reply)));
+    let (worker, later) = (Arc::clone(shared), Arc::clone(&reply));
+    let accepted = shared.waiting.run(move || {
+        if let Some(reply) = later.lock().take() {
+            show(&worker, &node, reply);
+        }
+    });
+    if !accepted && let Some(reply) = reply.lock().take() {
+        reply.error(Errno::EBUSY);
+    }
+}
+
+fn show(shared: &Shared, node: &ControlNode, reply: ReplyOpen) {
+    match texts::text(shared, node) {
+        Ok(Some(text)) => {
+            reply.opened(shared.control.new_handle(text.into_bytes()), FopenFlags::FOPEN_DIRECT_IO);
+        }
+        Ok(None) => reply.error(Errno::ENOENT),
+        Err(error) => reply.error(report("show", &node.describe(), &error)),
+    }
+}

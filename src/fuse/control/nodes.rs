@@ -1,0 +1,154 @@
+//! The control files: which there are, their names and their inode numbers.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::document::name::NAME_MAX;
+use crate::document::{Key, Kind, SessionId};
+use crate::lock::LockId;
+use crate::namespace::Namespace;
+use crate::store::{Range, Scan, Start};
+
+/// Control files have the inode numbers from here on; files of the volume never reach them.
+pub(super) const FIRST_INO: u64 = 1 << 63;
+const FIRST_DYNAMIC_INO: u64 = FIRST_INO | 1 << 62;
+
+/// One control file or directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ControlNode {
+    Root,
+    Locks,
+    Sessions,
+    Intents,
+    Documents,
+    Status,
+    Check,
+    Hold,
+    Lock(LockId),
+    Document(Key),
+}
+
+const FIXED: [(ControlNode, &str); 8] = [
+    (ControlNode::Root, super::NAME),
+    (ControlNode::Locks, "locks"),
+    (ControlNode::Sessions, "sessions"),
+    (ControlNode::Intents, "intents"),
+    (ControlNode::Documents, "documents"),
+    (ControlNode::Status, "status"),
+    (ControlNode::Check, "check"),
+    (ControlNode::Hold, "hold"),
+];
+
+impl ControlNode {
+    /// The file that has this number whatever happens.
+    pub(super) fn fixed(ino: u64) -> Option<Self> {
+        let at = usize::try_from(ino.checked_sub(FIRST_INO)?).ok()?;
+        FIXED.get(at).map(|(node, _)| node.clone())
+    }
+
+    pub(super) fn ino(&self) -> u64 {
+        match FIXED.iter().position(|(node, _)| node == self) {
+            Some(at) => FIRST_INO + at as u64,
+            None => FIRST_DYNAMIC_INO | xxh3_64(self.describe().as_bytes()) >> 2,
+        }
+    }
+
+    pub(super) fn is_dynamic(&self) -> bool {
+        matches!(self, Self::Lock(_) | Self::Document(_))
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        matches!(self, Self::Root | Self::Locks | Self::Sessions | Self::Intents | Self::Documents)
+    }
+
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Lock(id) => format!("lock:{}", id.encoded()),
+            Self::Document(key) => key.to_string(),
+            other => format!("{other:?}").to_lowercase(),
+        }
+    }
+
+    /// What `name` is in this directory.
+    pub(super) fn child(&self, namespace: &Namespace, name: &[u8]) -> Option<Self> {
+        if name == b"." {
+            return Some(self.clone());
+        }
+        let name = std::str::from_utf8(name).ok()?;
+        match self {
+            Self::Root => FIXED.iter().skip(1).find(|(_, fixed)| *fixed == name).map(|(node, _)| node.clone()),
+            Self::Locks => lock(namespace, name),
+            Self::Sessions => {
+                let key = Key::Session(name.parse::<SessionId>().ok()?);
+                exists(namespace, key)
+            }
+            Self::Documents => match name.strip_prefix("lock:") {
+                Some(id) => lock(namespace, id),
+                None => exists(namespace, name.parse().ok()?),
+            },
+            _ => None,
+        }
+    }
+
+    /// What stands in this directory.
+    pub(super) fn children(&self, namespace: &Namespace) -> Vec<(String, Self)> {
+        match self {
+            Self::Root => FIXED.iter().skip(1).map(|(node, name)| ((*name).to_owned(), node.clone())).collect(),
+            Self::Locks => {
+                let documents = namespace.locks().documents();
+                documents.into_iter().map(|document| (file_name(&document.id), Self::Lock(document.id))).collect()
+            }
+            Self::Sessions => {
+                let scan = Scan { range: Range::All(Kind::Session), start: Start::First, limit: usize::MAX };
+                let page = namespace.store().scan(&scan).unwrap_or_default();
+                let ids = page.into_iter().filter_map(|(key, _)| match key {
+                    Key::Session(id) => Some((id.to_string(), Self::Document(key))),
+                    _ => None,
+                });
+                ids.collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn exists(namespace: &Namespace, key: Key) -> Option<ControlNode> {
+    // A damaged document exists too: opening it says what is wrong.
+    match namespace.store().get(&key) {
+        Ok(None) => None,
+        Ok(Some(_)) | Err(_) => Some(ControlNode::Document(key)),
+    }
+}
+
+fn lock(namespace: &Namespace, name: &str) -> Option<ControlNode> {
+    if let Ok(id) = LockId::parse(name) {
+        return namespace.locks().document(&id).map(|_| ControlNode::Lock(id));
+    }
+    let documents = namespace.locks().documents();
+    documents.into_iter().find(|d| file_name(&d.id) == name).map(|d| ControlNode::Lock(d.id))
+}
+
+/// The name of a lock's file: its id, or where that is longer than a name may be, the beginning of it and a hash.
+pub fn file_name(id: &LockId) -> String {
+    const HASHED_PREFIX: usize = NAME_MAX - 17;
+    let encoded = id.encoded();
+    if encoded.len() <= NAME_MAX {
+        return encoded;
+    }
+    format!("{}~{:016x}", &encoded[..HASHED_PREFIX], xxh3_64(id.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fixed_files_have_fixed_numbers_and_long_ids_have_distinct_names() {
+        for (node, _) in &FIXED {
+            assert_eq!(ControlNode::fixed(node.ino()).as_ref(), Some(node));
+        }
+        assert_eq!(ControlNode::fixed(FIRST_INO + 8), None);
+        let deep = |last: &str| LockId::from_path(format!("{}/{last}", "/\u{e9}".repeat(100)).as_bytes()).unwrap();
+        let (one, other) = (file_name(&deep("a")), file_name(&deep("b")));
+        assert!(one.len() <= NAME_MAX && one != other);
+    }
+}

@@ -1,0 +1,107 @@
+//! What the control files show.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::super::adapter::Shared;
+use super::nodes::ControlNode;
+use crate::check;
+use crate::document::{Key, Stored};
+use crate::lock::Timestamp;
+use crate::namespace::Result;
+use crate::store::Store as _;
+
+/// The text of a control file; none if what it shows is gone.
+///
+/// # Errors
+/// When a document cannot be read.
+pub(super) fn text(shared: &Shared, node: &ControlNode) -> Result<Option<String>> {
+    let namespace = &shared.namespace;
+    let value = match node {
+        ControlNode::Status => Some(serde_json::to_value(status(shared)?)),
+        ControlNode::Hold => return Ok(Some(String::new())),
+        ControlNode::Check => Some(serde_json::to_value(check(shared)?)),
+        ControlNode::Lock(id) => namespace.locks().document(id).map(serde_json::to_value),
+        ControlNode::Document(key) => namespace.store().get(key)?.map(|stored| Ok(document_json(key, &stored))),
+        _ => None,
+    };
+    let Some(value) = value else { return Ok(None) };
+    // Values of our own types always have a JSON form.
+    let mut text = value.and_then(|v| serde_json::to_string_pretty(&v)).unwrap_or_default();
+    text.push('\n');
+    Ok(Some(text))
+}
+
+/// A document with its key and version, as `lockwood get` prints it.
+pub fn document_json(key: &Key, stored: &Stored) -> Value {
+    json!({ "key": key.to_string(), "version": stored.version, "document": *stored.document })
+}
+
+/// What `status` shows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The version of the daemon.
+    pub lockwood: String,
+    /// The store, as it was given.
+    pub store: String,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// The session of this mount.
+    pub session: String,
+    /// The id of the volume.
+    pub volume: String,
+    /// Its lock strategy.
+    pub locking: String,
+    /// When it was mounted.
+    pub mounted: Timestamp,
+    /// Where the daemon logs to.
+    pub log: Option<String>,
+    /// Requests of the kernel served.
+    pub requests: u64,
+    /// Inodes that are open.
+    pub open_inodes: u64,
+    /// Room for more, in bytes.
+    pub free_bytes: u64,
+    /// What the lock table has done.
+    pub locks: Value,
+    /// What the store has done.
+    pub documents: Value,
+}
+
+fn status(shared: &Shared) -> Result<Status> {
+    let (namespace, facts) = (&shared.namespace, shared.control.facts());
+    let space = namespace.space()?;
+    let volume = namespace.volume();
+    Ok(Status {
+        lockwood: env!("CARGO_PKG_VERSION").to_owned(),
+        store: facts.store.clone(),
+        mount_point: facts.mount_point.clone(),
+        pid: std::process::id(),
+        session: namespace.session().to_string(),
+        volume: volume.id.clone(),
+        locking: format!("{:?}", volume.locking).to_lowercase(),
+        mounted: Timestamp::before(facts.since, std::time::Duration::ZERO),
+        log: facts.log.clone(),
+        requests: shared.requests.load(Relaxed),
+        open_inodes: namespace.open_inodes() as u64,
+        free_bytes: space.blocks_available.saturating_mul(space.block_size),
+        locks: json!(namespace.locks().counters()),
+        documents: json!(namespace.store().counters()),
+    })
+}
+
+fn check(shared: &Shared) -> Result<check::Report> {
+    let namespace = &shared.namespace;
+    let snapshot = namespace.store().snapshot();
+    let inputs = check::Inputs {
+        documents: &*snapshot,
+        live: Some(namespace.store()),
+        backing: Some(namespace.backing()),
+        mode: check::Mode::Online { session: namespace.session() },
+    };
+    Ok(check::run(&inputs, &mut |_| {})?)
+}

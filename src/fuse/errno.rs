@@ -1,0 +1,68 @@
+//! The errno of each error, and the one place where errors that are nobody's fault but the system's are logged.
+
+use fuser::Errno;
+
+use crate::content::ContentError;
+use crate::document::NameError;
+use crate::lock::LockError;
+use crate::namespace::NamespaceError;
+use crate::store::StoreError;
+
+/// What a program is told.
+pub(super) fn errno(error: &NamespaceError) -> Errno {
+    use NamespaceError as E;
+    match error {
+        E::NotFound => Errno::ENOENT,
+        E::Exists => Errno::EEXIST,
+        E::NotADirectory => Errno::ENOTDIR,
+        E::IsADirectory => Errno::EISDIR,
+        E::NotEmpty => Errno::ENOTEMPTY,
+        E::IntoItself | E::Invalid(_) | E::Name(NameError::Invalid) => Errno::EINVAL,
+        E::Name(NameError::TooLong) => Errno::ENAMETOOLONG,
+        E::NotPermitted(_) => Errno::EPERM,
+        E::TooLarge => Errno::EFBIG,
+        E::TooManyLinks => Errno::EMLINK,
+        E::NoAttribute => Errno::NO_XATTR,
+        E::AttributeTooLarge => Errno::E2BIG,
+        E::NoData => Errno::ENXIO,
+        E::Unsupported(_) => Errno::EOPNOTSUPP,
+        E::Lock(error) => lock_errno(error),
+        E::Contended { .. } | E::Conflict(_) => Errno::EBUSY,
+        E::Broken(_) => Errno::EIO,
+        E::Store(StoreError::NoSpace) => Errno::ENOSPC,
+        E::Store(_) => Errno::EIO,
+        E::Content(error) => content_errno(error),
+    }
+}
+
+fn lock_errno(error: &LockError) -> Errno {
+    match error {
+        LockError::IntoItself { .. } | LockError::Root => Errno::EINVAL,
+        LockError::InvalidPath { .. } | LockError::InvalidId { .. } | LockError::InvalidTime { .. } => Errno::EINVAL,
+        LockError::WouldBlock(_) | LockError::TimedOut(_) => Errno::EBUSY,
+        LockError::Closed | LockError::SessionDropped => Errno::EIO,
+    }
+}
+
+fn content_errno(error: &ContentError) -> Errno {
+    match error {
+        ContentError::NoSpace { .. } => Errno::ENOSPC,
+        ContentError::TooLarge { .. } => Errno::EFBIG,
+        ContentError::Unsupported { .. } => Errno::EOPNOTSUPP,
+        ContentError::WrongKind { .. } | ContentError::Foreign { .. } | ContentError::Io { .. } => Errno::EIO,
+    }
+}
+
+/// The errno of `error`, which is logged if somebody should know of it: what went wrong below, and waits in vain. What
+/// programs run into every day (no such file) is not.
+pub(super) fn report(operation: &str, object: &dyn std::fmt::Display, error: &NamespaceError) -> Errno {
+    let errno = errno(error);
+    match error {
+        NamespaceError::Lock(LockError::TimedOut(_)) | NamespaceError::Contended { .. } => {
+            log::warn!("{operation} {object}: {error}");
+        }
+        _ if errno.code() == libc::EIO => log::error!("{operation} {object}: {error}"),
+        _ => {}
+    }
+    errno
+}

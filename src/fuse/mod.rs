@@ -1,0 +1,19 @@
+//! The FUSE front end: from requests of the kernel to calls of the namespace, and back.
+//!
+//! Imports everything below it. What is hard, and where it is solved:
+//! 1. A rename that waits for a lock must not hold up other requests: [`waiting`].
+//! 2. A notification sent from inside a handler deadlocks with the kernel: [`notices`] sends from a thread of its own.
+//! 3. Kernel caches live for ever, since one process owns the store: what the server changes on its own (privileges
+//!    dropped by a write) is told to the kernel.
+//! 4. The errno of each error is decided in one place: [`errno`].
+//! 5. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
+
+mod adapter;
+pub mod control;
+mod convert;
+mod errno;
+pub mod mount;
+mod notices;
+mod waiting;
+
+pub use mount::{Mounted, mount};

@@ -1,0 +1,152 @@
+//! Removing what nothing names any more: the documents and backing files of inodes that have lost their last name.
+//!
+//! Documents go in the commit that takes the last name, or the last close. Backing files go after it, in a thread of
+//! their own, since removing a large file takes long. Until then an orphan document says what is still to be removed.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+
+use super::Result;
+use crate::ambient;
+use crate::content::BackingFiles;
+use crate::document::{Body, ContentPlace, Ino, Key, Node};
+use crate::store::{Commit, Range, Scan, Start, Store, StoreError};
+
+/// Removes backing files in the background.
+pub struct Collector {
+    worker: Worker,
+    queue: Mutex<Option<Sender<Task>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+enum Task {
+    Remove(Ino),
+    Sweep,
+}
+
+#[derive(Clone)]
+struct Worker {
+    store: Arc<dyn Store>,
+    backing: BackingFiles,
+}
+
+/// Adds to `commit` everything that goes with an inode: its node, its inline content and its attributes.
+///
+/// # Errors
+/// When the attributes cannot be read.
+pub(super) fn delete_inode(store: &dyn Store, ino: Ino, node: &Node, mut commit: Commit) -> Result<Commit> {
+    commit = commit.delete(Key::Node(ino));
+    if matches!(&node.body, Body::Regular(regular) if regular.place == ContentPlace::Inline) {
+        commit = commit.delete(Key::Content(ino));
+    }
+    if node.xattrs > 0 {
+        let scan = Scan { range: Range::Xattrs(ino), start: Start::First, limit: usize::MAX };
+        for (key, _) in store.scan(&scan)? {
+            commit = commit.delete(key);
+        }
+    }
+    Ok(commit)
+}
+
+/// Whether the inode has bytes in backing files.
+pub(super) fn has_backing(node: &Node) -> bool {
+    matches!(&node.body, Body::Regular(regular) if regular.place == ContentPlace::Backing)
+}
+
+impl Collector {
+    pub(super) fn start(store: Arc<dyn Store>, backing: BackingFiles) -> Result<Self> {
+        let worker = Worker { store, backing };
+        let (sender, receiver) = mpsc::channel();
+        let thread = {
+            let worker = worker.clone();
+            let body = move || receiver.iter().for_each(|task| worker.run(&task));
+            ambient::spawn("lockwood-collect", body)
+                .map_err(|e| StoreError::io("starting the thread that collects", e))?
+        };
+        Ok(Self { worker, queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Removes the backing files of an inode that has no node any more, soon.
+    pub(super) fn remove_backing(&self, ino: Ino) {
+        self.send(Task::Remove(ino));
+    }
+
+    /// Looks for backing files that a crash left without a node, and removes them, soon.
+    pub(super) fn sweep(&self) {
+        self.send(Task::Sweep);
+    }
+
+    fn send(&self, task: Task) {
+        if let Some(queue) = &*self.queue.lock()
+            && queue.send(task).is_err()
+        {
+            log::error!("the thread that collects is gone; what is left is collected by the next mount");
+        }
+    }
+
+    /// Removes an orphan at once, its documents included.
+    pub(super) fn collect_now(&self, ino: Ino) -> Result<()> {
+        let store = &*self.worker.store;
+        if let Some((version, node)) = store.node(ino)? {
+            let commit = Commit::new().at(Key::Node(ino), version);
+            store.commit(&delete_inode(store, ino, &node, commit)?)?;
+        }
+        self.worker.backing.remove(ino.0)?;
+        store.commit(&Commit::new().delete(Key::Orphan(ino)))?;
+        Ok(())
+    }
+
+    /// Waits until all is done that was asked for. Nothing can be asked for afterwards.
+    pub(super) fn finish(&self) {
+        drop(self.queue.lock().take());
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            log::error!("the thread that collects panicked; what is left is collected by the next mount");
+        }
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl Worker {
+    fn run(&self, task: &Task) {
+        let outcome = match task {
+            Task::Remove(ino) => self.remove(*ino),
+            Task::Sweep => self.sweep(),
+        };
+        if let Err(error) = outcome {
+            log::error!("collecting: {error}; the next mount tries again");
+        }
+    }
+
+    fn remove(&self, ino: Ino) -> Result<()> {
+        self.backing.remove(ino.0)?;
+        self.store.commit(&Commit::new().delete(Key::Orphan(ino)))?;
+        Ok(())
+    }
+
+    /// A crash between making a backing file and naming it leaves a file that no node speaks of. Such a file is empty of
+    /// promises: its inode number belongs to a node with other content, or to none.
+    fn sweep(&self) -> Result<()> {
+        let mut removed = 0;
+        for ino in self.backing.list() {
+            let ino = Ino(ino?);
+            let node = self.store.node(ino)?;
+            let wanted = node.is_some() || self.store.get(&Key::Orphan(ino))?.is_some();
+            if !wanted {
+                self.backing.remove(ino.0)?;
+                removed += 1;
+            }
+        }
+        log::info!("swept {removed} backing files that nothing names");
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! What can go wrong in the namespace, by what the caller is told. The errno of each is in `fuse::errno` alone.
+
+use crate::content::ContentError;
+use crate::document::{Ino, Key, NameError};
+use crate::lock::LockError;
+use crate::store::{CommitError, StoreError};
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NamespaceError {
+    /// There is no such name, or nothing under this inode number any more.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name is taken, or the attribute is there already.
+    #[error("it exists already")]
+    Exists,
+    /// A directory is needed here.
+    #[error("not a directory")]
+    NotADirectory,
+    /// A directory cannot be used like that.
+    #[error("it is a directory")]
+    IsADirectory,
+    /// The directory has entries.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// A directory would become its own ancestor.
+    #[error("a directory cannot be moved below itself")]
+    IntoItself,
+    /// The name is no name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The request makes no sense.
+    #[error("invalid request: {0}")]
+    Invalid(&'static str),
+    /// Not for this caller, or for nobody.
+    #[error("not permitted: {0}")]
+    NotPermitted(&'static str),
+    /// The file would be larger than any file can be.
+    #[error("the file would be too large")]
+    TooLarge,
+    /// No hard link can be added to this inode.
+    #[error("too many links")]
+    TooManyLinks,
+    /// There is no such extended attribute.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The value of an extended attribute is larger than 64 KiB.
+    #[error("the attribute is too large")]
+    AttributeTooLarge,
+    /// Nothing of what is sought is at or behind the offset.
+    #[error("no such data behind the offset")]
+    NoData,
+    /// The operation is not offered.
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
+    /// The locks of a rename were not granted.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// Other changes of the same documents won every time, for as long as an operation tries.
+    #[error("gave up after {attempts} attempts: document {key} changes too often")]
+    Contended {
+        /// How often it was tried.
+        attempts: u32,
+        /// The document that changed the last time.
+        key: Key,
+    },
+    /// What was read has changed meanwhile. Retried inside the namespace; nobody outside sees it.
+    #[error("document {0} has changed meanwhile")]
+    Conflict(Key),
+    /// The tree itself is damaged: following parents does not lead to the root. Run `lockwood check`.
+    #[error("the tree is damaged at inode {0}; run lockwood check")]
+    Broken(Ino),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The backing files failed.
+    #[error(transparent)]
+    Content(#[from] ContentError),
+}
+
+impl From<CommitError> for NamespaceError {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Conflict(key) => Self::Conflict(key),
+            CommitError::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+/// The result of an operation of the namespace.
+pub type Result<T> = std::result::Result<T, NamespaceError>;

@@ -1,0 +1,177 @@
+//! POSIX semantics over documents, callable without FUSE.
+//!
+//! Owns what an operation means. Imports `lock`, `content`, `store`, `document` and `ambient`. Each operation has a file
+//! in [`ops`], and all have one skeleton: resolve names to documents, plan, lock (renames only), check again, commit, and
+//! retry from the start when a check of the commit failed.
+//!
+//! What is hard, and where it is solved:
+//! 1. Two changes at once: every commit checks the versions that the plan rests on: [`Namespace::retry`].
+//! 2. Renames of whole subtrees at once, with no loop and no loss: [`ops::rename`].
+//! 3. A file that is unlinked while it is open: [`inodes`] knows who has it open, [`collect`] removes it after.
+//! 4. No byte is shown that was not written, whatever crashes when: [`ops::write`].
+//! 5. A listing shows what is there throughout exactly once: [`ops::readdir`].
+//! 6. Access control lists, whose masks and defaults are the server's part: [`acl`].
+
+pub mod acl;
+mod collect;
+mod error;
+mod inodes;
+mod numbers;
+pub mod ops;
+mod resolve;
+mod session;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ambient;
+use crate::content::BackingFiles;
+use crate::document::{Ino, Node, SessionId, Timestamp, Volume};
+use crate::lock::LockTable;
+use crate::store::{NodeRef, Store};
+
+pub use collect::Collector;
+pub use error::{NamespaceError, Result};
+pub use session::SessionInfo;
+
+use inodes::InodeTable;
+use numbers::InodeNumbers;
+
+/// On whose behalf an operation runs. Permissions are checked by the kernel; this is for ownership and for what the
+/// server decides itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The user.
+    pub uid: u32,
+    /// The primary group.
+    pub gid: u32,
+    /// The process.
+    pub pid: u32,
+}
+
+impl Caller {
+    /// Root, for work of the daemon's own.
+    pub const ROOT: Self = Self { uid: 0, gid: 0, pid: 0 };
+
+    /// Whether set-user-id and set-group-id bits survive what this caller writes.
+    fn keeps_privileges(self) -> bool {
+        self.uid == 0
+    }
+
+    /// Whether the caller is in `gid`, by its primary group or, as far as /proc tells, by another one.
+    fn in_group(self, gid: u32) -> bool {
+        let listed = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+            let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
+            Some(groups.split_whitespace().any(|g| g.parse() == Ok(gid)))
+        };
+        self.gid == gid || listed().unwrap_or(false)
+    }
+}
+
+/// How a namespace behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long a rename waits for its locks.
+    pub lock_wait: Duration,
+    /// Whether reads keep the access time, as `relatime` of mount(8) does.
+    pub relatime: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { lock_wait: crate::lock::DEFAULT_WAIT, relatime: true }
+    }
+}
+
+/// How long an operation goes on retrying after conflicts.
+const RETRY_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// The first pause between attempts; doubled up to [`PAUSE_MAX`], with jitter.
+const PAUSE_FIRST: Duration = Duration::from_micros(20);
+const PAUSE_MAX: Duration = Duration::from_millis(5);
+
+/// A mounted tree.
+pub struct Namespace {
+    store: Arc<dyn Store>,
+    backing: BackingFiles,
+    locks: LockTable,
+    session: SessionId,
+    volume: Volume,
+    settings: Settings,
+    inodes: InodeTable,
+    numbers: InodeNumbers,
+    splits: ops::readdir::Splits,
+    collector: Collector,
+}
+
+/// An inode and its attributes.
+pub type Found = (Ino, NodeRef);
+
+impl Namespace {
+    /// The lock table, for what shows or steers locks.
+    pub fn locks(&self) -> &LockTable {
+        &self.locks
+    }
+
+    /// The store, for what reads documents.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// The backing files, for what judges them.
+    pub fn backing(&self) -> &BackingFiles {
+        &self.backing
+    }
+
+    /// The session of this mount.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// The volume document as it was when the volume was mounted.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    fn now(&self) -> Timestamp {
+        ambient::wall_clock().into()
+    }
+
+    /// Runs `attempt` until it does not end in a conflict.
+    fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut begun = None;
+        let mut pause = PAUSE_FIRST;
+        let mut attempts = 0;
+        loop {
+            let key = match attempt() {
+                Err(NamespaceError::Conflict(key)) => key,
+                other => return other,
+            };
+            attempts += 1;
+            let begun = *begun.get_or_insert_with(ambient::monotonic);
+            if begun.elapsed() > RETRY_TIME_MAX {
+                return Err(NamespaceError::Contended { attempts, key });
+            }
+            let jitter = ambient::random_u64() % (pause.as_nanos() as u64).max(1);
+            std::thread::sleep(pause / 2 + Duration::from_nanos(jitter));
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+/// The bits that a change of content or owner takes from `node`: set-user-id always, set-group-id where it gives
+/// privileges, that is where the group may execute.
+fn privilege_bits(node: &Node) -> u32 {
+    const SUID: u32 = 0o4000;
+    const SGID: u32 = 0o2000;
+    const GROUP_EXECUTE: u32 = 0o010;
+    match node.kind() {
+        crate::document::FileKind::Directory => 0,
+        _ if node.mode & GROUP_EXECUTE != 0 => node.mode & (SUID | SGID),
+        _ => node.mode & SUID,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! Changing attributes: chmod, chown, truncate, utimensat, in any combination and in one commit.
+
+use crate::content::MAX_SIZE;
+use crate::document::{Body, Content, ContentPlace, Document, FileKind, Ino, Key, Node, NodeDelta, Timestamp, Xattr};
+use crate::namespace::acl::{self, Acl};
+use crate::namespace::inodes::{Io, Pin};
+use crate::namespace::{Caller, Namespace, NamespaceError, Result, privilege_bits};
+use crate::store::{Commit, NodeRef};
+
+use super::write::inline_blocks;
+
+/// The attributes to change; the others stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// The low twelve bits of `st_mode`.
+    pub mode: Option<u32>,
+    /// The owner.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+    /// The size, in bytes.
+    pub size: Option<u64>,
+    /// The access time.
+    pub atime: Option<Time>,
+    /// The modification time.
+    pub mtime: Option<Time>,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Time {
+    /// The time of the change.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+impl Time {
+    fn resolve(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Now => now,
+            Self::At(time) => time,
+        }
+    }
+}
+
+impl Namespace {
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// `NotFound`; `TooLarge`; `IsADirectory` or `Invalid` for the size of what is no regular file.
+    pub fn change(&self, caller: Caller, ino: Ino, change: &Change) -> Result<NodeRef> {
+        let pin = self.inodes.pin(ino);
+        // Writers of the content take turns; other attributes need no turn.
+        let mut io = change.size.map(|_| pin.io.write());
+        self.retry(|| {
+            let (version, old) = self.live_node(ino)?;
+            let mut node = (*old).clone();
+            let mut commit = Commit::new().at(Key::Node(ino), version);
+            let now = self.now();
+            let shrunk = match (change.size, &mut io) {
+                (Some(size), Some(io)) => {
+                    let (next, shrunk) = self.resize(&pin, io, ino, &mut node, size, commit)?;
+                    commit = next;
+                    node.mtime = now;
+                    shrunk
+                }
+                _ => None,
+            };
+            commit = self.change_access(caller, ino, change, &old, &mut node, commit)?;
+            node.atime = change.atime.map_or(node.atime, |t| t.resolve(now));
+            node.mtime = change.mtime.map_or(node.mtime, |t| t.resolve(now));
+            node.ctime = now;
+            self.store.commit(&commit.put(Key::Node(ino), Document::Node(node)))?;
+            if let (Some(size), Some(io)) = (shrunk, &mut io) {
+                // The node says it already, so a crash here loses nothing: the rest is cut before the file grows again.
+                io.trimmed = false;
+                pin.backing(io, ino, self)?.truncate(size)?;
+                io.trimmed = true;
+            }
+            Ok(self.live_node(ino)?.1)
+        })
+    }
+
+    /// Mode and owner, and what follows from them for the access control list and for privileges.
+    fn change_access(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        change: &Change,
+        old: &NodeRef,
+        node: &mut Node,
+        mut commit: Commit,
+    ) -> Result<Commit> {
+        let chowned = change.uid.is_some() || change.gid.is_some();
+        node.uid = change.uid.unwrap_or(node.uid);
+        node.gid = change.gid.unwrap_or(node.gid);
+        let resized = change.size.is_some() && !caller.keeps_privileges();
+        if chowned || resized {
+            node.mode &= !privilege_bits(old);
+        }
+        if chowned || change.size.is_some() {
+            let mut delta = NodeDelta::default();
+            commit = self.drop_capabilities(ino, old, commit, &mut delta)?;
+            node.xattrs = node.xattrs.saturating_add_signed(delta.xattrs);
+        }
+        if let Some(mode) = change.mode {
+            node.mode = mode & 0o7777;
+            if old.xattrs > 0
+                && let Some(list) = self.attribute(ino, acl::ACCESS)?
+            {
+                let list = Acl::parse(&list)?.with_mode(node.mode);
+                let value = list.to_bytes().into();
+                let key = Key::Xattr(ino, acl::ACCESS.into());
+                commit = commit.put(key, Document::Xattr(Xattr { value }));
+            }
+        }
+        Ok(commit)
+    }
+
+    /// Sets the size. The second result is the size to which the backing file is to be cut after the commit.
+    fn resize(
+        &self,
+        pin: &Pin<'_>,
+        io: &mut Io,
+        ino: Ino,
+        node: &mut Node,
+        size: u64,
+        commit: Commit,
+    ) -> Result<(Commit, Option<u64>)> {
+        if size > MAX_SIZE {
+            return Err(NamespaceError::TooLarge);
+        }
+        let kind = node.kind();
+        let Body::Regular(regular) = &mut node.body else {
+            return Err(match kind {
+                FileKind::Directory => NamespaceError::IsADirectory,
+                _ => NamespaceError::Invalid("only a regular file has a size to set"),
+            });
+        };
+        let old_size = std::mem::replace(&mut regular.size, size);
+        match regular.place {
+            ContentPlace::Empty => Ok((commit, None)),
+            ContentPlace::Inline if size == 0 => {
+                (regular.place, regular.blocks) = (ContentPlace::Empty, 0);
+                Ok((commit.delete(Key::Content(ino)), None))
+            }
+            ContentPlace::Inline => {
+                let bytes = self.inline(ino)?;
+                if size >= bytes.len() as u64 {
+                    return Ok((commit, None));
+                }
+                let bytes = &bytes[..size as usize];
+                regular.blocks = inline_blocks(bytes.len());
+                let document = Document::Content(Content { bytes: bytes.into() });
+                Ok((commit.put(Key::Content(ino), document), None))
+            }
+            ContentPlace::Backing if size < old_size => {
+                let file = pin.backing(io, ino, self)?;
+                // Until the cut is done the space is still taken; what is over is said a moment too much.
+                regular.blocks = file.allocated_blocks()?.min(size.div_ceil(4096) * 8);
+                Ok((commit, Some(size)))
+            }
+            ContentPlace::Backing => {
+                if !io.trimmed {
+                    pin.backing(io, ino, self)?.truncate(old_size)?;
+                    io.trimmed = true;
+                }
+                Ok((commit, None))
+            }
+        }
+    }
+}

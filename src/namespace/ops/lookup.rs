@@ -1,0 +1,65 @@
+//! Looking up names and attributes.
+
+use crate::content::Space;
+use crate::document::{Body, Ino, Key, Name};
+use crate::namespace::{Found, Namespace, NamespaceError, Result};
+use crate::store::NodeRef;
+
+impl Namespace {
+    /// What `name` in the directory `parent` stands for.
+    ///
+    /// # Errors
+    /// `NotFound`; `NotADirectory` if the parent is none.
+    pub fn lookup(&self, parent: Ino, name: &Name) -> Result<Found> {
+        self.retry(|| {
+            let key = Key::Entry(parent, name.clone());
+            match self.entry(&key)? {
+                Some((_, entry)) => self.target(&key, entry).map(|(_, node)| (entry.ino, node)),
+                None if self.node_or_dead(parent)?.directory().is_none() => Err(NamespaceError::NotADirectory),
+                None => Err(NamespaceError::NotFound),
+            }
+        })
+    }
+
+    /// The attributes of `ino`, also of one that was removed while somebody held it.
+    ///
+    /// # Errors
+    /// `NotFound` if there never was one, or it has been forgotten.
+    pub fn attributes(&self, ino: Ino) -> Result<NodeRef> {
+        self.node_or_dead(ino)
+    }
+
+    /// The directory that `directory` is in; of the root itself.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`.
+    pub fn parent(&self, directory: Ino) -> Result<Found> {
+        let node = self.node_or_dead(directory)?;
+        let parent = node.directory().ok_or(NamespaceError::NotADirectory)?.parent;
+        Ok((parent, self.node_or_dead(parent)?))
+    }
+
+    /// Where a symbolic link points.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if it is no symbolic link.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        match &self.node_or_dead(ino)?.body {
+            Body::Symlink { target } => Ok(target.to_vec()),
+            _ => Err(NamespaceError::Invalid("not a symbolic link")),
+        }
+    }
+
+    /// The room for more.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn space(&self) -> Result<Space> {
+        Ok(self.backing.space()?)
+    }
+
+    /// The kernel knows the inode no longer.
+    pub fn forget(&self, ino: Ino) {
+        self.inodes.forget(ino);
+    }
+}

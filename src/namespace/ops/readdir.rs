@@ -1,0 +1,138 @@
+//! Listing directories.
+//!
+//! What is hard: an entry that is present throughout is listed exactly once, whatever is created, removed and renamed
+//! meanwhile, from any offset that was ever returned, across remounts and for NFS. The place of an entry is a hash of its
+//! name (see `document::key`), and an offset is the place where to go on; nothing is remembered in between.
+//!
+//! Two names of one directory with the same hash share a place. The offset behind the last of them is the next place as
+//! ever; the offset between them cannot be expressed by a place, so it is remembered, under a number that no place has.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use crate::document::{Document, Entry, EntryPosition, FileKind, Ino, Key, Name};
+use crate::namespace::{Namespace, NamespaceError, Result};
+use crate::store::{NodeRef, Range, Scan, Start};
+
+/// An entry of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The inode.
+    pub ino: Ino,
+    /// The name, or `.` or `..`.
+    pub name: Vec<u8>,
+    /// What it is.
+    pub kind: FileKind,
+    /// Where to go on behind it.
+    pub next: u64,
+}
+
+const BEHIND_DOT: u64 = 1;
+const BEHIND_DOT_DOT: u64 = 2;
+
+/// Offsets from here on stand for places between two entries with one hash.
+const SPLIT_FIRST: u64 = 1 << 62;
+
+/// As many such offsets are remembered. More means that somebody makes colliding names on purpose.
+const SPLITS_MAX: usize = 1 << 16;
+
+#[derive(Default)]
+pub(in crate::namespace) struct Splits {
+    names: Mutex<HashMap<u64, (Ino, Name)>>,
+}
+
+impl Splits {
+    fn remember(&self, parent: Ino, name: &Name) -> u64 {
+        let mut names = self.names.lock();
+        if let Some((offset, _)) = names.iter().find(|(_, (p, n))| *p == parent && n == name) {
+            return *offset;
+        }
+        if names.len() >= SPLITS_MAX {
+            names.clear();
+        }
+        let offset = SPLIT_FIRST + names.len() as u64;
+        names.insert(offset, (parent, name.clone()));
+        offset
+    }
+
+    fn start(&self, parent: Ino, offset: u64) -> Start {
+        if offset < SPLIT_FIRST {
+            return Start::At(EntryPosition(offset));
+        }
+        match self.names.lock().get(&offset) {
+            Some((p, name)) if *p == parent => Start::After(Key::Entry(parent, name.clone())),
+            _ => Start::At(EntryPosition(SPLIT_FIRST)),
+        }
+    }
+}
+
+impl Namespace {
+    /// Lists `directory` from `offset` (0, or a `next` that was returned before), about `limit` entries at a time, until
+    /// `visit` says false or there is no more.
+    ///
+    /// # Errors
+    /// `NotFound` if it was removed; `NotADirectory`.
+    pub fn list(
+        &self,
+        directory: Ino,
+        offset: u64,
+        limit: usize,
+        mut visit: impl FnMut(&Listed) -> bool,
+    ) -> Result<()> {
+        let (_, node) = self.live_node(directory)?;
+        let parent = node.directory().ok_or(NamespaceError::NotADirectory)?.parent;
+        let dots = [(directory, &b"."[..], 0, BEHIND_DOT), (parent, b"..", BEHIND_DOT, BEHIND_DOT_DOT)];
+        for (ino, name, at, next) in dots {
+            let listed = Listed { ino, name: name.to_vec(), kind: FileKind::Directory, next };
+            if offset <= at && !visit(&listed) {
+                return Ok(());
+            }
+        }
+        self.touch(directory, &node);
+        let mut start = self.splits.start(directory, offset);
+        loop {
+            let page = self.store.scan(&Scan { range: Range::Entries(directory), start, limit })?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            let more = page.len() >= limit;
+            start = Start::After(last.clone());
+            for (at, (key, stored)) in page.iter().enumerate() {
+                let Key::Entry(_, name) = key else { continue };
+                let Document::Entry(Entry { ino, kind }) = *stored_document(stored)? else { continue };
+                let place = EntryPosition::of(name.as_bytes());
+                let follower = page.get(at + 1).map(|(key, _)| key);
+                let shared = matches!(follower, Some(Key::Entry(_, n)) if EntryPosition::of(n.as_bytes()) == place);
+                let next = if shared { self.splits.remember(directory, name) } else { place.0 + 1 };
+                if !visit(&Listed { ino, name: name.as_bytes().to_vec(), kind, next }) {
+                    return Ok(());
+                }
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The attributes of an entry that a listing returned; none if it has been removed since.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn listed_attributes(&self, listed: &Listed) -> Result<Option<NodeRef>> {
+        Ok(self.store.node(listed.ino)?.map(|(_, node)| node))
+    }
+}
+
+fn stored_document(
+    stored: &std::result::Result<crate::document::Stored, crate::store::StoreError>,
+) -> Result<&Document> {
+    match stored {
+        Ok(stored) => Ok(&stored.document),
+        Err(error) => {
+            log::error!("listing: {error}");
+            Err(NamespaceError::Store(crate::store::StoreError::Damaged {
+                key: "entry".to_owned(),
+                cause: error.to_string(),
+            }))
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Renaming: the operation that the project exists for.
+//!
+//! What is hard:
+//! 1. Two renames, each legal alone, may together cut a loop off the root. Every rename takes shared locks on the
+//!    ancestors of both paths and exclusive ones on both targets (docs/locking.md), and its commit checks the entry of
+//!    every ancestor of both, at the instant at which it writes. The locks keep renames out of each other's way; the
+//!    checks alone would keep the tree a tree.
+//! 2. Paths are resolved before the locks are held, and may mean something else by then: they are resolved again under
+//!    the locks, and if the locks are not those of the paths any more, everything starts over.
+//! 3. The subtree may be large: a directory's place is in its own node and its entry, so a rename writes at most seven
+//!    documents, whatever is below.
+//! 4. A rename that must wait must not hold up others: [`Patience::Try`] never waits, and the caller can take the
+//!    operation elsewhere before it asks again with [`Patience::Wait`].
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::ambient;
+use crate::document::{Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta, Timestamp, Version};
+use crate::lock::{Guard, LockId, LockSet, Mode, Request};
+use crate::namespace::resolve::Chain;
+use crate::namespace::{Caller, Namespace, NamespaceError, Result};
+use crate::store::{Commit, NodeRef};
+
+use super::make::{Make, What};
+use super::remove::After;
+
+/// A rename, as asked for.
+#[derive(Clone, Debug)]
+pub struct Rename {
+    /// The directory that the name is in.
+    pub parent: Ino,
+    /// The name.
+    pub name: Name,
+    /// The directory that it goes to.
+    pub new_parent: Ino,
+    /// Its name there.
+    pub new_name: Name,
+    /// What kind of rename.
+    pub manner: Manner,
+}
+
+/// The kinds of rename; see renameat2(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// What stands under the new name is replaced.
+    Replace,
+    /// Nothing may stand under the new name.
+    NoReplace,
+    /// The two names change places.
+    Exchange,
+    /// What stands under the new name is replaced, and a whiteout (a character device 0/0) takes the old name's place.
+    Whiteout,
+}
+
+/// Whether to wait for locks.
+#[derive(Clone, Copy, Debug)]
+pub enum Patience {
+    /// Not at all: if a lock is not free, `LockError::WouldBlock`, and nothing is held.
+    Try,
+    /// Until then.
+    Wait(Instant),
+}
+
+/// Everything that a rename rests on, as read at one time.
+struct Resolved {
+    source: Side,
+    target: Option<Side>,
+    source_chain: Chain,
+    target_chain: Chain,
+}
+
+/// One name and what stands under it.
+struct Side {
+    version: Version,
+    entry: Entry,
+    node: (Version, NodeRef),
+}
+
+impl Rename {
+    fn source_key(&self) -> Key {
+        Key::Entry(self.parent, self.name.clone())
+    }
+
+    fn target_key(&self) -> Key {
+        Key::Entry(self.new_parent, self.new_name.clone())
+    }
+}
+
+impl Namespace {
+    /// How long this mount waits for locks from now on.
+    pub fn lock_deadline(&self) -> Instant {
+        ambient::monotonic() + self.settings.lock_wait
+    }
+
+    /// Renames.
+    ///
+    /// # Errors
+    /// Those of rename(2) and renameat2(2); `Lock` if the locks were not granted.
+    pub fn rename(&self, caller: Caller, rename: &Rename, patience: Patience) -> Result<()> {
+        self.retry(|| {
+            let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
+            let wanted = lock_set(rename, &resolved)?;
+            let guard = self.lock(&wanted, describe(rename, &resolved)?, patience)?;
+            // Under the locks no directory of the two chains moves any more, but all may have moved until now.
+            let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
+            if lock_set(rename, &resolved)? != wanted {
+                return Err(NamespaceError::Conflict(rename.source_key()));
+            }
+            let outcome = self.move_names(caller, rename, &resolved);
+            drop(guard);
+            outcome
+        })
+    }
+
+    /// Holds a tree lock on a path, so that nothing is renamed at it (shared), or at or below it (exclusive), until the
+    /// guard is dropped. The names lead from the root to what is locked.
+    ///
+    /// # Errors
+    /// `NotFound` if the path leads nowhere; `Lock` for the root, and if the lock was not granted.
+    pub fn hold(&self, names: &[Name], mode: Mode, operation: &str, patience: Patience) -> Result<Guard> {
+        let id = LockId::from_components(names.iter().map(Name::as_bytes))?;
+        let set = LockSet::for_hold(&id, mode)?;
+        let before = self.walk(names)?;
+        let guard = self.lock(&set, operation.into(), patience)?;
+        // While this waited the path may have come to mean something else.
+        if self.walk(names)? == before { Ok(guard) } else { Err(NamespaceError::NotFound) }
+    }
+
+    fn walk(&self, names: &[Name]) -> Result<Ino> {
+        names.iter().try_fold(Ino::ROOT, |parent, name| Ok(self.lookup(parent, name)?.0))
+    }
+
+    fn lock(&self, set: &LockSet, operation: Arc<str>, patience: Patience) -> Result<Guard> {
+        let request = Request { session: self.session, set: set.clone(), operation };
+        Ok(match patience {
+            Patience::Try => self.locks.try_acquire(request)?,
+            Patience::Wait(deadline) => self.locks.acquire(request, deadline)?,
+        })
+    }
+
+    /// Reads everything that the rename rests on and judges it. `None`: there is nothing to do.
+    fn resolve(&self, rename: &Rename) -> Result<Option<Resolved>> {
+        let source_chain = self.chain(rename.parent)?;
+        let target_chain = self.chain(rename.new_parent)?;
+        let source = self.side(&rename.source_key())?.ok_or(NamespaceError::NotFound)?;
+        let target = self.side(&rename.target_key())?;
+        let resolved = Resolved { source, target, source_chain, target_chain };
+        match &resolved.target {
+            Some(_) if rename.manner == Manner::NoReplace => return Err(NamespaceError::Exists),
+            None if rename.manner == Manner::Exchange => return Err(NamespaceError::NotFound),
+            Some(target) if target.entry.ino == resolved.source.entry.ino => return Ok(None),
+            _ => {}
+        }
+        let is_directory = resolved.source.entry.kind == FileKind::Directory;
+        if is_directory && resolved.leads_to(rename.new_parent, resolved.source.entry.ino, &resolved.target_chain) {
+            return Err(NamespaceError::IntoItself);
+        }
+        if let Some(target) = &resolved.target {
+            let above = target.entry.kind == FileKind::Directory
+                && resolved.leads_to(rename.parent, target.entry.ino, &resolved.source_chain);
+            match rename.manner {
+                Manner::Exchange if above => return Err(NamespaceError::IntoItself),
+                Manner::Exchange => {}
+                _ => may_replace(&resolved.source, target)?,
+            }
+        }
+        Ok(Some(resolved))
+    }
+
+    fn side(&self, key: &Key) -> Result<Option<Side>> {
+        let Some((version, entry)) = self.entry(key)? else { return Ok(None) };
+        let node = self.target(key, entry)?;
+        Ok(Some(Side { version, entry, node }))
+    }
+
+    /// The commit: every check of what was resolved, and every write.
+    fn move_names(&self, caller: Caller, rename: &Rename, resolved: &Resolved) -> Result<()> {
+        let now = self.now();
+        let source = &resolved.source;
+        let mut commit = Commit::new().at(rename.source_key(), source.version);
+        resolved.source_chain.guard(&mut commit);
+        resolved.target_chain.guard(&mut commit);
+        commit = match &resolved.target {
+            Some(target) => commit.at(rename.target_key(), target.version),
+            None => commit.absent(rename.target_key()),
+        };
+        commit = commit.put(rename.target_key(), Document::Entry(source.entry));
+        commit = moved(source, rename.new_parent, &rename.new_name, now, commit);
+        let source_is_directory = i64::from(source.entry.kind == FileKind::Directory);
+        let mut from = Counts { children: -1, subdirectories: -source_is_directory };
+        let mut to = Counts { children: 1, subdirectories: source_is_directory };
+        match (rename.manner, &resolved.target) {
+            (Manner::Exchange, Some(target)) => {
+                commit = commit.put(rename.source_key(), Document::Entry(target.entry));
+                commit = moved(target, rename.parent, &rename.name, now, commit);
+                let target_is_directory = i64::from(target.entry.kind == FileKind::Directory);
+                from = Counts { children: 0, subdirectories: from.subdirectories + target_is_directory };
+                to = Counts { children: 0, subdirectories: to.subdirectories - target_is_directory };
+            }
+            (Manner::Whiteout, _) => {
+                commit = self.put_whiteout(caller, rename, now, commit)?;
+                from.children = 0;
+            }
+            _ => commit = commit.delete(rename.source_key()),
+        }
+        if rename.manner == Manner::Exchange {
+            return self.finish(rename, commit, from, to, now);
+        }
+        match &resolved.target {
+            None => self.finish(rename, commit, from, to, now),
+            Some(victim) => {
+                to.children -= 1;
+                self.replace(rename, victim, commit, from, to, now)
+            }
+        }
+    }
+
+    /// Commits a rename that takes the name of `victim`.
+    fn replace(
+        &self,
+        rename: &Rename,
+        victim: &Side,
+        commit: Commit,
+        from: Counts,
+        mut to: Counts,
+        now: Timestamp,
+    ) -> Result<()> {
+        let ino = victim.entry.ino;
+        let (version, node) = &victim.node;
+        if victim.entry.kind == FileKind::Directory {
+            to.subdirectories -= 1;
+            let commit = self.drop_directory(ino, *version, node, commit)?;
+            self.finish(rename, commit, from, to, now)?;
+            self.directory_dropped(ino, node.clone());
+            return Ok(());
+        }
+        let pin = self.inodes.pin(ino);
+        let mut life = pin.life.lock();
+        // Read again: the decision rests on who has it open, and that is settled from here on.
+        let (version, node) = self.live_node(ino).map_err(|_| NamespaceError::Conflict(rename.target_key()))?;
+        let (commit, after): (Commit, After) = self.drop_name(ino, version, &node, &life, now, commit)?;
+        self.finish(rename, commit, from, to, now)?;
+        self.name_dropped(ino, node, &mut life, &after);
+        Ok(())
+    }
+
+    /// Adds what happens to the parents, and commits.
+    fn finish(&self, rename: &Rename, commit: Commit, from: Counts, to: Counts, now: Timestamp) -> Result<()> {
+        let commit = if rename.parent == rename.new_parent {
+            let both = Counts {
+                children: from.children + to.children,
+                subdirectories: from.subdirectories + to.subdirectories,
+            };
+            commit.merge(Key::Node(rename.parent), both.delta(now))
+        } else {
+            commit
+                .merge(Key::Node(rename.parent), from.delta(now))
+                .merge(Key::Node(rename.new_parent), to.delta(now))
+        };
+        self.store.commit(&commit)?;
+        Ok(())
+    }
+
+    fn put_whiteout(&self, caller: Caller, rename: &Rename, now: Timestamp, commit: Commit) -> Result<Commit> {
+        let ino = self.numbers.take()?;
+        let make = Make {
+            parent: rename.parent,
+            name: &rename.name,
+            what: What::CharDevice(0),
+            mode: 0,
+            umask: 0,
+            caller,
+        };
+        let node = Node { ctime: now, ..self.whiteout_node(&make)? };
+        let entry = Entry { ino, kind: FileKind::CharDevice };
+        Ok(commit
+            .put(rename.source_key(), Document::Entry(entry))
+            .put(Key::Node(ino), Document::Node(node)))
+    }
+}
+
+impl Resolved {
+    /// Whether the way from the root to `directory` leads through `ino`.
+    fn leads_to(&self, directory: Ino, ino: Ino, chain: &Chain) -> bool {
+        directory == ino || chain.contains(ino)
+    }
+}
+
+/// How the counts of a parent change.
+#[derive(Clone, Copy)]
+struct Counts {
+    children: i64,
+    subdirectories: i64,
+}
+
+impl Counts {
+    fn delta(self, now: Timestamp) -> NodeDelta {
+        NodeDelta::entries_changed(self.children, self.subdirectories as i32, now)
+    }
+}
+
+fn may_replace(source: &Side, target: &Side) -> Result<()> {
+    let directory = FileKind::Directory;
+    match (source.entry.kind == directory, target.entry.kind == directory) {
+        (true, false) => Err(NamespaceError::NotADirectory),
+        (false, true) => Err(NamespaceError::IsADirectory),
+        (true, true) if target.node.1.directory().is_some_and(|d| d.children > 0) => Err(NamespaceError::NotEmpty),
+        _ => Ok(()),
+    }
+}
+
+/// What changes in the node of what moves: a directory learns its new place. Its counts and times may change at the same
+/// moment, so it is merged; that no other rename moves it is what the version of its entry is checked for.
+fn moved(side: &Side, parent: Ino, name: &Name, now: Timestamp, commit: Commit) -> Commit {
+    let reparent = (side.entry.kind == FileKind::Directory).then(|| (parent, name.clone()));
+    commit.merge(Key::Node(side.entry.ino), NodeDelta { ctime: Some(now), reparent, ..NodeDelta::default() })
+}
+
+fn lock_set(rename: &Rename, resolved: &Resolved) -> Result<LockSet> {
+    let source = resolved.source_chain.path(&rename.name)?;
+    let target = resolved.target_chain.path(&rename.new_name)?;
+    Ok(match rename.manner {
+        Manner::Exchange => LockSet::for_exchange(&source, &target)?,
+        _ => LockSet::for_rename(&source, &target)?,
+    })
+}
+
+fn describe(rename: &Rename, resolved: &Resolved) -> Result<Arc<str>> {
+    let source = resolved.source_chain.path(&rename.name)?;
+    let target = resolved.target_chain.path(&rename.new_name)?;
+    let verb = if rename.manner == Manner::Exchange { "exchange" } else { "rename" };
+    Ok(format!("{verb} {source} to {target}").into())
+}

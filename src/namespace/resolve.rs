@@ -1,0 +1,122 @@
+//! From names and inode numbers to documents, and from a directory up to the root.
+
+use crate::document::{Document, Entry, Ino, Key, Name, Stored, Version};
+use crate::lock::LockId;
+use crate::store::{Check, Commit, NodeRef, StoreError};
+
+use super::{Namespace, NamespaceError, Result};
+
+/// The directories from just below the root down to some directory, each with the entry that leads to it.
+#[derive(Clone, Debug)]
+pub(super) struct Chain {
+    links: Vec<Link>,
+}
+
+#[derive(Clone, Debug)]
+struct Link {
+    ino: Ino,
+    key: Key,
+    version: Version,
+    name: Name,
+}
+
+/// No tree is deeper. What is deeper is a loop.
+const DEPTH_MAX: usize = 1 << 20;
+
+impl Chain {
+    /// Whether `ino` is one of the directories.
+    pub(super) fn contains(&self, ino: Ino) -> bool {
+        self.links.iter().any(|link| link.ino == ino)
+    }
+
+    /// The path of `name` in the last directory.
+    pub(super) fn path(&self, name: &Name) -> Result<LockId> {
+        let names = self.links.iter().map(|link| link.name.as_bytes());
+        Ok(LockId::from_components(names.chain([name.as_bytes()]))?)
+    }
+
+    /// Adds to `commit` the check that every directory still stands where it stood. An entry's version changes only when
+    /// that very directory is moved or replaced, so nothing else conflicts.
+    pub(super) fn guard(&self, commit: &mut Commit) {
+        for link in &self.links {
+            let check = Check::Version(link.key.clone(), link.version);
+            if !commit.checks.contains(&check) {
+                commit.checks.push(check);
+            }
+        }
+    }
+}
+
+impl Namespace {
+    /// The node of `ino`, or the last one that it had if it was removed lately.
+    pub(super) fn node_or_dead(&self, ino: Ino) -> Result<NodeRef> {
+        match self.store.node(ino)? {
+            Some((_, node)) => Ok(node),
+            None => self.inodes.dead(ino).ok_or(NamespaceError::NotFound),
+        }
+    }
+
+    pub(super) fn live_node(&self, ino: Ino) -> Result<(Version, NodeRef)> {
+        self.store.node(ino)?.ok_or(NamespaceError::NotFound)
+    }
+
+    /// The entry under `key`.
+    pub(super) fn entry(&self, key: &Key) -> Result<Option<(Version, Entry)>> {
+        let as_entry = |stored: Stored| match &*stored.document {
+            Document::Entry(entry) => Ok((stored.version, *entry)),
+            other => Err(StoreError::Damaged {
+                key: key.to_string(),
+                cause: format!("it holds a {}", other.kind().name()),
+            }),
+        };
+        Ok(self.store.get(key)?.map(as_entry).transpose()?)
+    }
+
+    /// The node that an entry leads to. The two are read one after the other: if the node is gone, the entry is gone or
+    /// leads elsewhere by now.
+    pub(super) fn target(&self, key: &Key, entry: Entry) -> Result<(Version, NodeRef)> {
+        if let Some(found) = self.store.node(entry.ino)? {
+            return Ok(found);
+        }
+        match self.entry(key)? {
+            Some((_, now)) if now == entry => Err(StoreError::Damaged {
+                key: Key::Node(entry.ino).to_string(),
+                cause: format!("it is missing, and {key} leads to it"),
+            }
+            .into()),
+            _ => Err(NamespaceError::Conflict(key.clone())),
+        }
+    }
+
+    /// The directories from the root down to `directory`, which is the last; none for the root itself.
+    ///
+    /// The walk reads one document after the other while others move directories, so it may piece together a chain that
+    /// never was. It is good for naming what to lock; that it is true is checked by the commit, at one instant.
+    pub(super) fn chain(&self, directory: Ino) -> Result<Chain> {
+        let mut links = Vec::new();
+        let mut ino = directory;
+        while ino != Ino::ROOT {
+            let Some((_, node)) = self.store.node(ino)? else {
+                // The directory itself was removed; or one above it was moved while this looked.
+                return Err(if ino == directory {
+                    NamespaceError::NotFound
+                } else {
+                    NamespaceError::Conflict(Key::Node(ino))
+                });
+            };
+            let Some(here) = node.directory() else { return Err(NamespaceError::NotADirectory) };
+            let Some(name) = here.name.clone() else { return Err(NamespaceError::Broken(ino)) };
+            let key = Key::Entry(here.parent, name.clone());
+            match self.entry(&key)? {
+                Some((version, entry)) if entry.ino == ino => links.push(Link { ino, key, version, name }),
+                _ => return Err(NamespaceError::Conflict(key)),
+            }
+            ino = here.parent;
+            if links.len() > DEPTH_MAX {
+                return Err(NamespaceError::Broken(directory));
+            }
+        }
+        links.reverse();
+        Ok(Chain { links })
+    }
+}

@@ -1,0 +1,1 @@
+//! The namespace over the memory engine.

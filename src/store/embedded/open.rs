@@ -1,0 +1,77 @@
+//! Opening a volume in an embedded store: ownership first, then the journal, then the documents.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::layout::{self, Layout, LayoutError};
+use super::owner::{self, OwnerError, Ownership};
+use super::{EmbeddedStore, Tuning, journal};
+use crate::document::Volume;
+use crate::store::StoreError;
+
+/// Why a volume could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It is no store, or not one of ours to read.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// Somebody else has it open.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+    /// Its documents cannot be opened.
+    #[error("{path}: {source}")]
+    Store {
+        /// The store.
+        path: String,
+        /// Why not.
+        source: StoreError,
+    },
+}
+
+/// An open volume, owned by this process.
+pub struct OpenVolume {
+    /// Where it is.
+    pub layout: Layout,
+    /// Its documents.
+    pub store: Arc<EmbeddedStore>,
+    /// What it is.
+    pub volume: Volume,
+    ownership: Ownership,
+}
+
+impl OpenVolume {
+    /// Opens the volume at `root` for the mount point (empty: for a command).
+    ///
+    /// # Errors
+    /// [`OpenError`] says what to do.
+    pub fn open(root: &Path, mount_point: &str, tuning: Tuning) -> Result<Self, OpenError> {
+        let layout = Layout::existing(root)?;
+        let ownership = Ownership::acquire(&layout, mount_point)?;
+        let failed = |source| OpenError::Store { path: root.display().to_string(), source };
+        if let Some(crashed) = ownership.crashed_owner() {
+            log::warn!("{}: process {} died without closing the store", root.display(), crashed.pid);
+            journal::trim(&layout.db(), crashed.boot_id != owner::boot_id()).map_err(failed)?;
+        }
+        let store = EmbeddedStore::open(&layout.db(), tuning).map_err(failed)?;
+        let volume = layout::volume(&store, root)?;
+        Ok(Self { layout, store: Arc::new(store), volume, ownership })
+    }
+
+    /// Whether the owner before died without closing the store.
+    pub fn crashed(&self) -> bool {
+        self.ownership.crashed_owner().is_some()
+    }
+
+    /// Closes the volume and gives it up. If closing fails the store is left as after a crash.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn close(self) -> Result<(), StoreError> {
+        self.store.close()?;
+        let Self { store, ownership, .. } = self;
+        // The database lets go of its files when the last handle is dropped: before anybody else may own the store.
+        drop(store);
+        ownership.release();
+        Ok(())
+    }
+}
