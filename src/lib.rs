@@ -8,6 +8,7 @@
 //! - [`ambient`]: the clock, randomness, threads and ids, for every layer.
 
 pub mod ambient;
+pub mod check;
 pub mod content;
 pub mod document;
 pub mod lock;
