@@ -1,5 +1,6 @@
 //! The judge's judge: a small good volume is clean, and each rule that is broken in it is reported alone.
 
+mod damage;
 mod fixture;
 mod rules;
 
