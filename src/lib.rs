@@ -9,8 +9,10 @@
 
 pub mod ambient;
 pub mod check;
+pub mod cli;
 pub mod content;
 pub mod document;
+pub mod fuse;
 pub mod lock;
 pub mod mounts;
 pub mod namespace;

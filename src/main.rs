@@ -1,3 +1,7 @@
 //! The `lockwood` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    lockwood::cli::run(std::env::args_os())
+}

@@ -10,14 +10,13 @@ use std::io;
 
 use super::table::What;
 use super::{Judge, Mode, Phase, Rule};
+use crate::content::{BackingFiles, ContentError};
 use crate::document::{ContentPlace, Ino, Key, Kind, Version};
 use crate::store::{Reader, StoreError};
 
 /// What is known of the backing files of one inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackingFile {
-    /// How far they reach, in bytes.
-    pub len: u64,
     /// The space that they take, in bytes.
     pub allocated: u64,
 }
@@ -68,7 +67,7 @@ impl Judge<'_> {
         self.report.counts.backing_bytes = self.report.counts.backing_bytes.saturating_add(file.allocated);
         let detail = match self.table.get(ino) {
             Some(record) if record.what == What::Regular(ContentPlace::Backing) => {
-                if record.allocated && file.len == 0 {
+                if record.allocated && file.allocated == 0 {
                     self.missing(list, ino)?;
                 }
                 return Ok(());
@@ -106,7 +105,7 @@ impl Judge<'_> {
         }
         let wrong = match found {
             None => "missing",
-            Some(file) if file.len == 0 => "empty",
+            Some(file) if file.allocated == 0 => "empty",
             Some(_) => return Ok(()),
         };
         let detail = format_args!("its bytes should be in a backing file, and that is {wrong}");
@@ -141,5 +140,26 @@ fn exists(live: &dyn Reader, key: &Key) -> Result<bool, StoreError> {
         Ok(stored) => Ok(stored.is_some()),
         Err(StoreError::Damaged { .. }) => Ok(true),
         Err(other) => Err(other),
+    }
+}
+
+impl BackingList for BackingFiles {
+    fn inodes(&self, visit: &mut dyn FnMut(Ino)) -> io::Result<()> {
+        for ino in self.list() {
+            match ino {
+                Ok(ino) => visit(Ino(ino)),
+                Err(ContentError::Foreign { path }) => {
+                    log::warn!("{} is none of the store's files; it is passed over", path.display());
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&self, ino: Ino) -> io::Result<Option<BackingFile>> {
+        let Some(file) = self.find(ino.0).map_err(io::Error::other)? else { return Ok(None) };
+        let blocks = file.allocated_blocks().map_err(io::Error::other)?;
+        Ok(Some(BackingFile { allocated: blocks.saturating_mul(512) }))
     }
 }

@@ -54,8 +54,8 @@ fn what_a_crash_leaves_is_told_from_damage() {
 #[test]
 fn backing_files_without_an_owner_are_garbage() {
     let mut volume = Sample::offline();
-    volume.backing.insert(50, BackingFile { len: 9, allocated: 4096 });
-    volume.backing.insert(7, BackingFile { len: 9, allocated: 512 }); // An empty file's.
+    volume.backing.insert(50, BackingFile { allocated: 4096 });
+    volume.backing.insert(7, BackingFile { allocated: 512 }); // An empty file's.
     let report = volume.check();
     assert!(report.is_clean());
     assert_eq!(report.garbage.iter().map(|g| g.ino.0).collect::<Vec<_>>(), [7, 50]);

@@ -70,6 +70,9 @@ impl EntryPosition {
     }
 }
 
+/// The one key of the volume's key space; engines need not take empty keys.
+const VOLUME: &[u8] = b"volume";
+
 /// The key of a document.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
@@ -106,7 +109,7 @@ impl Key {
     /// The key within its key space, as bytes whose order is the order of documents. Integers are big-endian.
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Volume => Vec::new(),
+            Self::Volume => VOLUME.to_vec(),
             Self::Node(ino) | Self::Content(ino) | Self::Orphan(ino) => ino.0.to_be_bytes().to_vec(),
             Self::Session(id) => id.0.to_be_bytes().to_vec(),
             Self::Entry(parent, name) => {
@@ -120,12 +123,13 @@ impl Key {
 
     /// The key that [`Key::encode`] wrote in the key space of `kind`.
     pub fn decode(kind: Kind, bytes: &[u8]) -> Option<Self> {
-        let (ino, rest) = match bytes.split_first_chunk::<8>() {
-            Some((head, rest)) => (Ino(u64::from_be_bytes(*head)), rest),
-            None => return (kind == Kind::Volume && bytes.is_empty()).then_some(Self::Volume),
-        };
+        if kind == Kind::Volume {
+            return (bytes == VOLUME).then_some(Self::Volume);
+        }
+        let (head, rest) = bytes.split_first_chunk::<8>()?;
+        let ino = Ino(u64::from_be_bytes(*head));
         let key = match kind {
-            Kind::Volume => return None,
+            Kind::Volume => Self::Volume,
             Kind::Entry => Self::Entry(ino, Name::new(rest.get(8..)?).ok()?),
             Kind::Xattr => return Some(Self::Xattr(ino, rest.into())),
             Kind::Node => Self::Node(ino),
@@ -174,9 +178,7 @@ impl std::str::FromStr for Key {
             ("node", None) => ino().map(Self::Node),
             ("content", None) => ino().map(Self::Content),
             ("orphan", None) => ino().map(Self::Orphan),
-            ("session", None) => {
-                first.and_then(|t| t.parse().ok()).map(Self::Session).ok_or(KeyError)
-            }
+            ("session", None) => first.and_then(|t| t.parse().ok()).map(Self::Session).ok_or(KeyError),
             ("entry", Some(_)) => Ok(Self::Entry(ino()?, Name::new(&name()?).map_err(|_| KeyError)?)),
             ("xattr", Some(_)) => Ok(Self::Xattr(ino()?, name()?.into())),
             _ => Err(KeyError),

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 
 use super::control::{self, Control};
@@ -93,7 +94,15 @@ impl Adapter {
         &self.0.namespace
     }
 
-    fn make(&self, request: &Request, parent: INodeNo, bytes: &OsStr, what: What, mode: u32, umask: u32) -> Result<Found> {
+    fn make(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        bytes: &OsStr,
+        what: What,
+        mode: u32,
+        umask: u32,
+    ) -> Result<Found> {
         let name = name(bytes)?;
         control::refuse(parent, bytes)?;
         let make = Make { parent: Ino(parent.0), name: &name, what, mode, umask, caller: caller(request) };
@@ -262,17 +271,31 @@ impl Filesystem for Adapter {
             libc::S_IFBLK => What::BlockDevice(rdev),
             _ => return reply.error(Errno::EINVAL),
         };
-        reply_entry(reply, self.make(request, parent, bytes, what, mode, umask).map_err(failed("mknod", parent)));
+        reply_entry(
+            reply,
+            self.make(request, parent, bytes, what, mode, umask).map_err(failed("mknod", parent)),
+        );
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, bytes: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        bytes: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
         let made = self.make(request, parent, bytes, What::Directory, mode, umask);
         reply_entry(reply, made.map_err(failed("mkdir", parent)));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, bytes: &OsStr, target: &Path, reply: ReplyEntry) {
         let what = What::Symlink(target.as_os_str().as_bytes().to_vec());
-        reply_entry(reply, self.make(request, parent, bytes, what, 0o777, 0).map_err(failed("symlink", parent)));
+        reply_entry(
+            reply,
+            self.make(request, parent, bytes, what, 0o777, 0).map_err(failed("symlink", parent)),
+        );
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, bytes: &OsStr, reply: ReplyEmpty) {
@@ -434,11 +457,25 @@ impl Filesystem for Adapter {
         reply_empty(reply, self.namespace().fsync(Ino(ino.0), datasync).map_err(failed("fsync", ino)));
     }
 
-    fn fsyncdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
         reply_empty(reply, self.namespace().sync().map_err(failed("fsync", ino)));
     }
 
-    fn readdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         if control::owns(ino) {
             return self.0.control.list(&self.0.namespace, ino, offset, reply);
         }
@@ -490,7 +527,16 @@ impl Filesystem for Adapter {
             Ok(s) => {
                 let block = u32::try_from(s.block_size).unwrap_or(4096);
                 let name_max = crate::document::name::NAME_MAX as u32;
-                reply.statfs(s.blocks, s.blocks_free, s.blocks_available, s.files, s.files_free, block, name_max, block);
+                reply.statfs(
+                    s.blocks,
+                    s.blocks_free,
+                    s.blocks_available,
+                    s.files,
+                    s.files_free,
+                    block,
+                    name_max,
+                    block,
+                );
             }
             Err(error) => reply.error(failed("statfs", INodeNo::ROOT)(error)),
         }

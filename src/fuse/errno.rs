@@ -38,7 +38,9 @@ pub(super) fn errno(error: &NamespaceError) -> Errno {
 fn lock_errno(error: &LockError) -> Errno {
     match error {
         LockError::IntoItself { .. } | LockError::Root => Errno::EINVAL,
-        LockError::InvalidPath { .. } | LockError::InvalidId { .. } | LockError::InvalidTime { .. } => Errno::EINVAL,
+        LockError::InvalidPath { .. } | LockError::InvalidId { .. } | LockError::InvalidTime { .. } => {
+            Errno::EINVAL
+        }
         LockError::WouldBlock(_) | LockError::TimedOut(_) => Errno::EBUSY,
         LockError::Closed | LockError::SessionDropped => Errno::EIO,
     }

@@ -37,6 +37,8 @@ const STOP_WAIT: Duration = Duration::from_secs(10);
 pub struct MountRequest {
     /// The store, exactly as it was given.
     pub store: String,
+    /// Where that is, whatever becomes of the working directory.
+    pub store_path: PathBuf,
     /// The mount point.
     pub mount_point: PathBuf,
     /// Options for the kernel.
@@ -111,7 +113,7 @@ pub struct Mounted {
 pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
     let mount_point = usable_mount_point(&request.mount_point)?;
     let text = mount_point.to_string_lossy().into_owned();
-    let root = Path::new(&request.store);
+    let root = request.store_path.as_path();
     refuse_store_below(&mount_point, root)?;
     let volume = OpenVolume::open(root, &text, request.tuning)?;
     let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
@@ -186,7 +188,9 @@ fn usable_mount_point(path: &Path) -> Result<PathBuf, MountError> {
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
             let absolute = std::path::absolute(path).map_err(|e| unusable(e.to_string()))?;
             detach_dead(&absolute).map_err(|e| {
-                unusable(format!("a mount whose daemon has died is there, and does not go away ({e}); try: umount -l"))
+                unusable(format!(
+                    "a mount whose daemon has died is there, and does not go away ({e}); try: umount -l"
+                ))
             })?;
             std::fs::metadata(path)
         }
@@ -214,7 +218,11 @@ fn detach_dead(path: &Path) -> io::Result<()> {
     let table = mounts::own()?;
     let ours = table.iter().rev().find(|m| m.mount_point == path && m.fs_type == FS_TYPE);
     let Some(dead) = ours else { return Err(io::Error::other("it is not a mount of lockwood")) };
-    log::warn!("{}: the daemon of this mount of {} has died; detaching it", path.display(), dead.source.display());
+    log::warn!(
+        "{}: the daemon of this mount of {} has died; detaching it",
+        path.display(),
+        dead.source.display()
+    );
     rustix::mount::unmount(path, UnmountFlags::DETACH).map_err(Into::into)
 }
 

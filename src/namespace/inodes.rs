@@ -75,9 +75,9 @@ impl InodeTable {
     /// The inode's entry, made if there is none.
     pub(super) fn pin(&self, ino: Ino) -> Pin<'_> {
         let mut shard = self.shard(ino).lock();
-        let inode = shard.entry(ino).or_insert_with(|| {
-            Arc::new(OpenInode { life: Mutex::default(), io: RwLock::default() })
-        });
+        let inode = shard
+            .entry(ino)
+            .or_insert_with(|| Arc::new(OpenInode { life: Mutex::default(), io: RwLock::default() }));
         Pin { table: self, ino, inode: Arc::clone(inode) }
     }
 

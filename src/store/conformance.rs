@@ -14,7 +14,8 @@ pub(crate) type Factory<'a> = &'a dyn Fn() -> Box<dyn Store>;
 
 /// Runs the whole suite.
 pub(crate) fn run(factory: Factory<'_>) {
-    let tests: [(&str, fn(&dyn Store)); 10] = [
+    type Test = fn(&dyn Store);
+    let tests: [(&str, Test); 10] = [
         ("what was put is got", put_and_get),
         ("versions change at every write and never go back", versions_grow),
         ("a failed check changes nothing", all_or_nothing),
@@ -76,6 +77,22 @@ fn conflict(result: Result<Version, CommitError>) -> Key {
 }
 
 fn put_and_get(store: &dyn Store) {
+    for key in [Key::Volume, Key::Orphan(Ino(3))] {
+        let document = match key.kind() {
+            Kind::Volume => Document::Volume(Volume {
+                format: 1,
+                id: "0".repeat(32),
+                locking: Locking::Tree,
+                created: Timestamp::default(),
+                next_ino: 2,
+                epoch: 0,
+                inline_max: 0,
+            }),
+            _ => Document::Orphan(Orphan { session: SessionId(4) }),
+        };
+        put(store, key.clone(), document.clone());
+        assert_eq!(*store.get(&key).unwrap().unwrap().document, document);
+    }
     let key = Key::Entry(Ino(1), name("a"));
     assert_eq!(store.get(&key).unwrap(), None);
     let version = put(store, key.clone(), entry(5));

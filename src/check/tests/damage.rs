@@ -164,7 +164,7 @@ proptest! {
             }
         }
         volume.torn = Kind::ALL.get(torn).copied();
-        volume.backing.extend(strays.iter().map(|&i| (i, BackingFile { len: i, allocated: i })));
+        volume.backing.extend(strays.iter().map(|&i| (i, BackingFile { allocated: i })));
         let report = volume.check();
         let by_rule: u64 = report.by_rule.values().sum();
         prop_assert_eq!(report.counts.violations, by_rule);

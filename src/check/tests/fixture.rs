@@ -120,7 +120,7 @@ impl Sample {
             store: MemoryStore::new(),
             damaged: HashSet::new(),
             torn: None,
-            backing: BTreeMap::from([(6, BackingFile { len: 1 << 20, allocated: 8192 })]),
+            backing: BTreeMap::from([(6, BackingFile { allocated: 8192 })]),
             mode: Mode::Offline,
         };
         volume.put(
@@ -182,9 +182,9 @@ impl Sample {
         volume.put(node_key(9), Document::Node(open_file));
         volume.put(node_key(12), Document::Node(open_directory));
         for number in [9, 12, 13] {
-            volume.put(Key::Orphan(Ino(number)), Document::Orphan(Orphan { session: SESSION, size: 5 }));
+            volume.put(Key::Orphan(Ino(number)), Document::Orphan(Orphan { session: SESSION }));
         }
-        volume.backing.insert(13, BackingFile { len: 5, allocated: 8192 });
+        volume.backing.insert(13, BackingFile { allocated: 8192 });
         volume
     }
 

@@ -124,11 +124,11 @@ fn contents(rule: Rule) -> Ways {
         Rule::BackingMissing => (
             &[
                 |v| v.backing.retain(|&number, _| number != 6),
-                |v| v.backing.extend([(6, BackingFile { len: 0, allocated: 0 })]),
+                |v| v.backing.extend([(6, BackingFile { allocated: 0 })]),
             ],
             &[
                 |v| v.backing.retain(|&number, _| number != 6),
-                |v| v.backing.extend([(6, BackingFile { len: 0, allocated: 0 })]),
+                |v| v.backing.extend([(6, BackingFile { allocated: 0 })]),
             ],
         ),
         other => attributes_and_orphans(other),
@@ -236,7 +236,7 @@ fn file(nlink: u32) -> Document {
 }
 
 fn orphan(session: SessionId) -> Document {
-    Document::Orphan(Orphan { session, size: 0 })
+    Document::Orphan(Orphan { session })
 }
 
 fn stray_under_nothing(volume: &mut Sample) {

@@ -47,7 +47,13 @@ pub enum HoldAnswer {
 const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Serves a write to a control file.
-pub(in crate::fuse) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: &[u8], reply: ReplyWrite) {
+pub(in crate::fuse) fn write(
+    shared: &Arc<Shared>,
+    caller: Caller,
+    fh: FileHandle,
+    data: &[u8],
+    reply: ReplyWrite,
+) {
     let request: HoldRequest = match serde_json::from_slice(data) {
         Ok(request) => request,
         Err(_) => return reply.error(Errno::EINVAL),

@@ -96,12 +96,7 @@ pub(super) fn refuse(parent: INodeNo, name: &OsStr) -> Result<()> {
 
 impl Control {
     pub(super) fn new(facts: MountFacts) -> Self {
-        Self {
-            facts,
-            nodes: Mutex::default(),
-            handles: Mutex::default(),
-            next_handle: AtomicU64::new(1),
-        }
+        Self { facts, nodes: Mutex::default(), handles: Mutex::default(), next_handle: AtomicU64::new(1) }
     }
 
     pub(super) fn facts(&self) -> &MountFacts {

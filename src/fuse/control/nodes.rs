@@ -75,7 +75,9 @@ impl ControlNode {
         }
         let name = std::str::from_utf8(name).ok()?;
         match self {
-            Self::Root => FIXED.iter().skip(1).find(|(_, fixed)| *fixed == name).map(|(node, _)| node.clone()),
+            Self::Root => {
+                FIXED.iter().skip(1).find(|(_, fixed)| *fixed == name).map(|(node, _)| node.clone())
+            }
             Self::Locks => lock(namespace, name),
             Self::Sessions => {
                 let key = Key::Session(name.parse::<SessionId>().ok()?);
@@ -92,10 +94,15 @@ impl ControlNode {
     /// What stands in this directory.
     pub(super) fn children(&self, namespace: &Namespace) -> Vec<(String, Self)> {
         match self {
-            Self::Root => FIXED.iter().skip(1).map(|(node, name)| ((*name).to_owned(), node.clone())).collect(),
+            Self::Root => {
+                FIXED.iter().skip(1).map(|(node, name)| ((*name).to_owned(), node.clone())).collect()
+            }
             Self::Locks => {
                 let documents = namespace.locks().documents();
-                documents.into_iter().map(|document| (file_name(&document.id), Self::Lock(document.id))).collect()
+                documents
+                    .into_iter()
+                    .map(|document| (file_name(&document.id), Self::Lock(document.id)))
+                    .collect()
             }
             Self::Sessions => {
                 let scan = Scan { range: Range::All(Kind::Session), start: Start::First, limit: usize::MAX };
@@ -147,7 +154,8 @@ mod tests {
             assert_eq!(ControlNode::fixed(node.ino()).as_ref(), Some(node));
         }
         assert_eq!(ControlNode::fixed(FIRST_INO + 8), None);
-        let deep = |last: &str| LockId::from_path(format!("{}/{last}", "/\u{e9}".repeat(100)).as_bytes()).unwrap();
+        let deep =
+            |last: &str| LockId::from_path(format!("{}/{last}", "/\u{e9}".repeat(100)).as_bytes()).unwrap();
         let (one, other) = (file_name(&deep("a")), file_name(&deep("b")));
         assert!(one.len() <= NAME_MAX && one != other);
     }

@@ -11,7 +11,6 @@ use crate::check;
 use crate::document::{Key, Stored};
 use crate::lock::Timestamp;
 use crate::namespace::Result;
-use crate::store::Store as _;
 
 /// The text of a control file; none if what it shows is gone.
 ///
@@ -24,7 +23,9 @@ pub(super) fn text(shared: &Shared, node: &ControlNode) -> Result<Option<String>
         ControlNode::Hold => return Ok(Some(String::new())),
         ControlNode::Check => Some(serde_json::to_value(check(shared)?)),
         ControlNode::Lock(id) => namespace.locks().document(id).map(serde_json::to_value),
-        ControlNode::Document(key) => namespace.store().get(key)?.map(|stored| Ok(document_json(key, &stored))),
+        ControlNode::Document(key) => {
+            namespace.store().get(key)?.map(|stored| Ok(document_json(key, &stored)))
+        }
         _ => None,
     };
     let Some(value) = value else { return Ok(None) };

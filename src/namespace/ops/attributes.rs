@@ -1,7 +1,9 @@
 //! Changing attributes: chmod, chown, truncate, utimensat, in any combination and in one commit.
 
 use crate::content::MAX_SIZE;
-use crate::document::{Body, Content, ContentPlace, Document, FileKind, Ino, Key, Node, NodeDelta, Timestamp, Xattr};
+use crate::document::{
+    Body, Content, ContentPlace, Document, FileKind, Ino, Key, Node, NodeDelta, Timestamp, Xattr,
+};
 use crate::namespace::acl::{self, Acl};
 use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::{Caller, Namespace, NamespaceError, Result, privilege_bits};

@@ -15,7 +15,9 @@ impl Namespace {
             let key = Key::Entry(parent, name.clone());
             match self.entry(&key)? {
                 Some((_, entry)) => self.target(&key, entry).map(|(_, node)| (entry.ino, node)),
-                None if self.node_or_dead(parent)?.directory().is_none() => Err(NamespaceError::NotADirectory),
+                None if self.node_or_dead(parent)?.directory().is_none() => {
+                    Err(NamespaceError::NotADirectory)
+                }
                 None => Err(NamespaceError::NotFound),
             }
         })

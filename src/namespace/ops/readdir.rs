@@ -101,7 +101,8 @@ impl Namespace {
                 let Document::Entry(Entry { ino, kind }) = *stored_document(stored)? else { continue };
                 let place = EntryPosition::of(name.as_bytes());
                 let follower = page.get(at + 1).map(|(key, _)| key);
-                let shared = matches!(follower, Some(Key::Entry(_, n)) if EntryPosition::of(n.as_bytes()) == place);
+                let shared =
+                    matches!(follower, Some(Key::Entry(_, n)) if EntryPosition::of(n.as_bytes()) == place);
                 let next = if shared { self.splits.remember(directory, name) } else { place.0 + 1 };
                 if !visit(&Listed { ino, name: name.as_bytes().to_vec(), kind, next }) {
                     return Ok(());

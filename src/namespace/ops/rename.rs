@@ -153,7 +153,9 @@ impl Namespace {
             _ => {}
         }
         let is_directory = resolved.source.entry.kind == FileKind::Directory;
-        if is_directory && resolved.leads_to(rename.new_parent, resolved.source.entry.ino, &resolved.target_chain) {
+        if is_directory
+            && resolved.leads_to(rename.new_parent, resolved.source.entry.ino, &resolved.target_chain)
+        {
             return Err(NamespaceError::IntoItself);
         }
         if let Some(target) = &resolved.target {
@@ -238,7 +240,8 @@ impl Namespace {
         let pin = self.inodes.pin(ino);
         let mut life = pin.life.lock();
         // Read again: the decision rests on who has it open, and that is settled from here on.
-        let (version, node) = self.live_node(ino).map_err(|_| NamespaceError::Conflict(rename.target_key()))?;
+        let (version, node) =
+            self.live_node(ino).map_err(|_| NamespaceError::Conflict(rename.target_key()))?;
         let (commit, after): (Commit, After) = self.drop_name(ino, version, &node, &life, now, commit)?;
         self.finish(rename, commit, from, to, now)?;
         self.name_dropped(ino, node, &mut life, &after);
@@ -246,7 +249,14 @@ impl Namespace {
     }
 
     /// Adds what happens to the parents, and commits.
-    fn finish(&self, rename: &Rename, commit: Commit, from: Counts, to: Counts, now: Timestamp) -> Result<()> {
+    fn finish(
+        &self,
+        rename: &Rename,
+        commit: Commit,
+        from: Counts,
+        to: Counts,
+        now: Timestamp,
+    ) -> Result<()> {
         let commit = if rename.parent == rename.new_parent {
             let both = Counts {
                 children: from.children + to.children,
@@ -262,7 +272,13 @@ impl Namespace {
         Ok(())
     }
 
-    fn put_whiteout(&self, caller: Caller, rename: &Rename, now: Timestamp, commit: Commit) -> Result<Commit> {
+    fn put_whiteout(
+        &self,
+        caller: Caller,
+        rename: &Rename,
+        now: Timestamp,
+        commit: Commit,
+    ) -> Result<Commit> {
         let ino = self.numbers.take()?;
         let make = Make {
             parent: rename.parent,
@@ -274,9 +290,7 @@ impl Namespace {
         };
         let node = Node { ctime: now, ..self.whiteout_node(&make)? };
         let entry = Entry { ino, kind: FileKind::CharDevice };
-        Ok(commit
-            .put(rename.source_key(), Document::Entry(entry))
-            .put(Key::Node(ino), Document::Node(node)))
+        Ok(commit.put(rename.source_key(), Document::Entry(entry)).put(Key::Node(ino), Document::Node(node)))
     }
 }
 
@@ -305,7 +319,9 @@ fn may_replace(source: &Side, target: &Side) -> Result<()> {
     match (source.entry.kind == directory, target.entry.kind == directory) {
         (true, false) => Err(NamespaceError::NotADirectory),
         (false, true) => Err(NamespaceError::IsADirectory),
-        (true, true) if target.node.1.directory().is_some_and(|d| d.children > 0) => Err(NamespaceError::NotEmpty),
+        (true, true) if target.node.1.directory().is_some_and(|d| d.children > 0) => {
+            Err(NamespaceError::NotEmpty)
+        }
         _ => Ok(()),
     }
 }

@@ -55,8 +55,13 @@ impl Namespace {
             place: ContentPlace::Backing,
         };
         let mode_clear = if caller.keeps_privileges() { 0 } else { privilege_bits(&node) };
-        let delta =
-            NodeDelta { mtime: Some(now), ctime: Some(now), mode_clear, extent: Some(extent), ..NodeDelta::default() };
+        let delta = NodeDelta {
+            mtime: Some(now),
+            ctime: Some(now),
+            mode_clear,
+            extent: Some(extent),
+            ..NodeDelta::default()
+        };
         self.store.commit(&commit.merge(Key::Node(ino), delta))?;
         Ok(())
     }

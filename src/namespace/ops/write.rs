@@ -51,8 +51,13 @@ impl Namespace {
         let now = self.now();
         let mode_clear = if drop_privileges { privilege_bits(&node) } else { 0 };
         let (commit, extent) = commit;
-        let mut delta =
-            NodeDelta { mtime: Some(now), ctime: Some(now), mode_clear, extent: Some(extent), ..NodeDelta::default() };
+        let mut delta = NodeDelta {
+            mtime: Some(now),
+            ctime: Some(now),
+            mode_clear,
+            extent: Some(extent),
+            ..NodeDelta::default()
+        };
         let commit = self.drop_capabilities(ino, &node, commit, &mut delta)?.merge(Key::Node(ino), delta);
         self.store.commit(&commit)?;
         Ok(())
@@ -186,8 +191,14 @@ impl Namespace {
     }
 
     /// Copies between two backing files, within the host and with its holes. `None` if that is not how these two are.
-    fn copy_backing(&self, (from, from_offset): (Ino, u64), (to, to_offset): (Ino, u64), len: u64) -> Result<Option<u64>> {
-        let end = to_offset.checked_add(len).filter(|end| *end <= MAX_SIZE).ok_or(NamespaceError::TooLarge)?;
+    fn copy_backing(
+        &self,
+        (from, from_offset): (Ino, u64),
+        (to, to_offset): (Ino, u64),
+        len: u64,
+    ) -> Result<Option<u64>> {
+        let end =
+            to_offset.checked_add(len).filter(|end| *end <= MAX_SIZE).ok_or(NamespaceError::TooLarge)?;
         if from == to || len <= u64::from(self.volume.inline_max) {
             return Ok(None);
         }
@@ -207,7 +218,9 @@ impl Namespace {
             return Ok(None);
         };
         let (target_file, commit) = self.prepare(&to_pin, &mut to_io, to, target_regular)?;
-        let copied = source_file.copy_to(from_offset, &target_file, to_offset, len).inspect_err(|_| to_io.trimmed = false)?;
+        let copied = source_file
+            .copy_to(from_offset, &target_file, to_offset, len)
+            .inspect_err(|_| to_io.trimmed = false)?;
         let now = self.now();
         let extent = Extent {
             size_at_least: to_offset + copied.min(end - to_offset),

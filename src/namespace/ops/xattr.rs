@@ -69,7 +69,14 @@ impl Namespace {
     ///
     /// # Errors
     /// `Exists` or `NoAttribute` by `mode`; `AttributeTooLarge`; `Invalid` for a list that is none.
-    pub fn set_attribute(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
+    pub fn set_attribute(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: SetMode,
+    ) -> Result<()> {
         check_name(name)?;
         if value.len() > VALUE_MAX {
             return Err(NamespaceError::AttributeTooLarge);

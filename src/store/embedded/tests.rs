@@ -178,7 +178,7 @@ fn tear(journal: &Path, synced: u64, written: u64, unit: u64, seed: u64) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        if state % 3 == 0 {
+        if state.is_multiple_of(3) {
             let end = (at + unit).min(bytes.len() as u64) as usize;
             bytes[at as usize..end].fill(0);
         }

@@ -1,0 +1,232 @@
+//! The arguments as they are written.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+
+/// A filesystem whose tree is stored as documents, in which every rename takes tree locks that anyone can read.
+#[derive(Debug, Parser)]
+#[command(name = "lockwood", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  lockwood format /var/lib/tree            make a store
+  lockwood mount /var/lib/tree /mnt/tree   mount it
+  lockwood locks /mnt/tree                 who holds what, since when, and why
+  lockwood umount /mnt/tree
+
+As mount(8) calls it: lockwood STORE MOUNTPOINT -o OPTIONS
+In /etc/fstab:        /var/lib/tree  /mnt/tree  fuse.lockwood  defaults  0  0")]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    pub(super) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    Format(Format),
+    Mount(Mount),
+    Umount(Umount),
+    Locks(Locks),
+    Lock(Lock),
+    Get(Get),
+    Check(Check),
+    Status(Status),
+}
+
+/// Make a store with an empty tree.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  lockwood format /var/lib/tree")]
+pub(super) struct Format {
+    /// A directory that does not exist yet, or is empty
+    pub(super) store: PathBuf,
+    /// How renames lock; recorded in the volume
+    #[arg(long, value_enum, default_value = "tree")]
+    pub(super) locking: LockingArgument,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum LockingArgument {
+    /// Shared locks on the ancestors of both paths, exclusive ones on both targets
+    Tree,
+}
+
+/// Mount a store; returns when the tree is there.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Options (-o, as in mount(8)):
+  ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync
+  relatime, noatime      keep access times as relatime does (default), or not at all
+  allow_other            let other users in (default for root); allow_root: root only
+  lock_wait=SECONDS      how long a rename waits for locks before EBUSY (default 30)
+  threads=N              threads that serve requests (default by the number of cores)
+  cache_size=MIB         memory for documents (default 64)
+  log=FILE               where the daemon logs to (default: the file `log` in the store)
+Options of /etc/fstab that are not for the file system (noauto, nofail, x-...) are ignored.
+
+Examples:
+  lockwood mount /var/lib/tree /mnt/tree
+  lockwood mount /var/lib/tree /mnt/tree -o ro,lock_wait=5
+  lockwood mount /var/lib/tree /mnt/tree --foreground")]
+pub(super) struct Mount {
+    /// The store
+    pub(super) store: OsString,
+    /// A directory
+    pub(super) mount_point: PathBuf,
+    /// Mount options, separated by commas
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub(super) options: Vec<OsString>,
+    /// Stay in the foreground and log to standard error
+    #[arg(long, short = 'f')]
+    pub(super) foreground: bool,
+    /// Serve in the background; what `mount` starts itself with
+    #[arg(long, hide = true)]
+    pub(super) daemon: bool,
+    /// Read-only, as mount(8) passes it on
+    #[arg(short = 'r', hide = true)]
+    pub(super) read_only: bool,
+    /// Passed on by mount(8), without effect
+    #[arg(short = 'n', hide = true)]
+    pub(super) no_mtab: bool,
+    /// Passed on by mount(8), without effect
+    #[arg(short = 's', hide = true)]
+    pub(super) sloppy: bool,
+    /// Passed on by mount(8), without effect
+    #[arg(short = 'v', hide = true)]
+    pub(super) verbose: bool,
+}
+
+/// Unmount, and wait until the store is closed.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  lockwood umount /mnt/tree")]
+pub(super) struct Umount {
+    /// The mount point
+    pub(super) mount_point: PathBuf,
+    /// Take the tree away now; programs that use it go on until they close their files
+    #[arg(long)]
+    pub(super) lazy: bool,
+}
+
+/// List the locks that are held, by whom, since when and why.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockwood locks /mnt/tree
+  lockwood locks /mnt/tree --json | jq '.[] | select(.waiters != [])'")]
+pub(super) struct Locks {
+    /// A mount point or a store
+    pub(super) target: PathBuf,
+    /// Print the lock documents as a JSON array
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Hold a tree lock on a mounted path while a command runs.
+///
+/// Shared: the path is not renamed, and neither is a directory above it. Exclusive: nothing below it is renamed either.
+/// Exits with the command's code; with 75 if the lock was not free in time; with 69 if it could not be asked for.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockwood lock /mnt/tree/projects -- tar -cf projects.tar -C /mnt/tree projects
+  lockwood lock --mode shared --wait 5 /mnt/tree/a -- sleep 60")]
+pub(super) struct Lock {
+    /// What to lock
+    pub(super) path: PathBuf,
+    /// How to lock it
+    #[arg(long, value_enum, default_value = "exclusive")]
+    pub(super) mode: ModeArgument,
+    /// How many seconds to wait for it
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub(super) wait: std::time::Duration,
+    /// The command, after `--`
+    #[arg(last = true, required = true)]
+    pub(super) command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum ModeArgument {
+    /// The path stays where it is
+    Shared,
+    /// Nothing at or below the path is renamed
+    Exclusive,
+}
+
+/// Print a document as JSON.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Documents: volume, node:INODE, entry:PARENT:NAME, content:INODE, xattr:INODE:NAME, orphan:INODE, session:ID,
+lock:ID. Names and lock ids are URL-encoded.
+
+Examples:
+  lockwood get /mnt/tree node:1
+  lockwood get /mnt/tree entry:1:read%20me.txt
+  lockwood get /mnt/tree lock:%2Fprojects")]
+pub(super) struct Get {
+    /// A mount point or a store
+    pub(super) target: PathBuf,
+    /// Which document
+    pub(super) document: String,
+}
+
+/// Check every invariant of a volume.
+///
+/// Exits with 0 if all hold, with 1 if not (each violation is named), with 2 if the check could not run.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  lockwood check /mnt/tree\n  lockwood check /var/lib/tree --json")]
+pub(super) struct Check {
+    /// A mount point or a store
+    pub(super) target: PathBuf,
+    /// Print the whole report as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Say what a mount or a store is, and what it has done.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  lockwood status /mnt/tree --json")]
+pub(super) struct Status {
+    /// A mount point or a store
+    pub(super) target: PathBuf,
+    /// Print as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// A number of seconds, fractions allowed.
+pub(super) fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    std::time::Duration::try_from_secs_f64(number).map_err(|_| "not a time to wait".to_owned())
+}
+
+/// mount(8) calls `lockwood STORE MOUNTPOINT -o OPTIONS`: without a verb, and then the verb is `mount`.
+pub(super) fn with_verb(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    let is_verb = |text: &str| text == "help" || Arguments::command().find_subcommand(text).is_some();
+    let store_first = arguments.len() > 2
+        && !arguments[1].as_encoded_bytes().starts_with(b"-")
+        && !arguments[1].to_str().is_some_and(is_verb);
+    if store_first {
+        arguments.insert(1, "mount".into());
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_calling_form_of_mount_8() {
+        let call = |words: &[&str]| with_verb(words.iter().map(OsString::from));
+        assert_eq!(call(&["lockwood", "/s", "/m", "-o", "rw"])[1], "mount");
+        assert_eq!(call(&["lockwood", "check", "/m"])[1], "check");
+        assert_eq!(call(&["lockwood", "--help", "x"])[1], "--help");
+        assert!(Arguments::try_parse_from(call(&["lockwood", "/s", "/m", "-o", "rw,nofail", "-n"])).is_ok());
+    }
+}

@@ -1,0 +1,98 @@
+//! `lockwood check`: the judgement, in words or as JSON.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use crate::check::{Inputs, Mode, Phase, run as judge};
+use crate::cli::Failure;
+use crate::cli::args::Check;
+use crate::cli::output::{print, print_json, spinner};
+use crate::cli::target::{Target, read_control};
+use crate::content::BackingFiles;
+use crate::store::embedded::Tuning;
+use crate::store::embedded::open::OpenVolume;
+
+/// A check opens few files at once.
+const BACKING_FILES_OPEN: usize = 64;
+
+pub(in crate::cli) fn run(arguments: &Check) -> Result<ExitCode, Failure> {
+    let report = match Target::find(&arguments.target)? {
+        Target::Mount(mount_point) => online(&mount_point)?,
+        Target::Store(store) => offline(&store)?,
+    };
+    let clean = report["counts"]["violations"].as_u64() == Some(0);
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        print(&words(&report))?;
+    }
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The daemon judges, since it alone has the store open.
+fn online(mount_point: &Path) -> Result<Value, Failure> {
+    let waiting = spinner("checking".to_owned());
+    let text = read_control(mount_point, "check")?.ok_or("the daemon of this mount has no check to offer")?;
+    waiting.finish_and_clear();
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn offline(store: &Path) -> Result<Value, Failure> {
+    let volume = OpenVolume::open(store, "", Tuning::default())?;
+    let waiting = spinner("checking".to_owned());
+    let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
+    let inputs =
+        Inputs { documents: &*volume.store, live: None, backing: Some(&backing), mode: Mode::Offline };
+    let report = judge(&inputs, &mut |progress| {
+        waiting.set_message(match progress.phase {
+            Phase::Documents(kind) => format!("reading {}:", kind.name()),
+            Phase::Nodes => "judging nodes:".to_owned(),
+            Phase::Tree => "following directories:".to_owned(),
+            Phase::Backing => "looking at files:".to_owned(),
+        });
+        waiting.set_position(progress.done);
+    });
+    waiting.finish_and_clear();
+    volume.close()?;
+    Ok(serde_json::to_value(report?)?)
+}
+
+fn words(report: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut lines = String::new();
+    for violation in report["violations"].as_array().into_iter().flatten() {
+        let [rule, document, detail] = ["rule", "document", "detail"].map(|field| text(&violation[field]));
+        lines.push_str(&format!("{document}: {rule}: {detail}"));
+        if let Some(advice) = violation["advice"].as_str() {
+            lines.push_str(&format!(" ({advice})"));
+        }
+        lines.push('\n');
+    }
+    let count = |name: &str| report["counts"][name].as_u64().unwrap_or_default();
+    let shown = report["violations"].as_array().map_or(0, Vec::len) as u64;
+    if count("violations") > shown {
+        lines.push_str(&format!("and {} more\n", count("violations") - shown));
+    }
+    lines.push_str(&format!(
+        "{} nodes ({} directories), {} entries, {} backing files: {}\n",
+        count("nodes"),
+        count("directories"),
+        count("entries"),
+        count("backing_files"),
+        match count("violations") {
+            0 => "clean".to_owned(),
+            1 => "1 violation".to_owned(),
+            many => format!("{many} violations"),
+        }
+    ));
+    if count("garbage") > 0 {
+        lines.push_str(&format!(
+            "{} backing files ({} bytes) that a crash left are removed in time\n",
+            count("garbage"),
+            count("garbage_bytes")
+        ));
+    }
+    lines
+}

@@ -1,0 +1,90 @@
+//! `lockwood lock`: a tree lock while a command runs, as flock(1) does for files.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::cli::Failure;
+use crate::cli::args::{Lock, ModeArgument};
+use crate::cli::target::{control_path, mount_of};
+use crate::fuse::control::{HoldAnswer, HoldRequest};
+use crate::lock::{LockId, Mode};
+
+/// The lock was not free in time (EX_TEMPFAIL of sysexits.h).
+const EXIT_NOT_FREE: u8 = 75;
+/// The lock could not be asked for (EX_UNAVAILABLE).
+pub(in crate::cli) const EXIT_UNAVAILABLE: u8 = 69;
+/// The command could not be started, as shells say it.
+const EXIT_NOT_FOUND: u8 = 127;
+const EXIT_SIGNAL_BASE: i32 = 128;
+
+pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
+    let (program, rest) = arguments.command.split_first().ok_or("a command is needed, after --")?;
+    let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
+    let (mut control, request) = prepare(arguments, &words.join(" "))?;
+    let text = serde_json::to_vec(&request)?;
+    if let Err(error) = control.write_all(&text) {
+        if error.raw_os_error() != Some(libc::EBUSY) {
+            return Err(format!("{} cannot be locked: {error}", arguments.path.display()).into());
+        }
+        let mut answer = String::new();
+        control.rewind()?;
+        control.read_to_string(&mut answer)?;
+        let cause = match serde_json::from_str(&answer) {
+            Ok(HoldAnswer::Refused(cause)) => cause,
+            _ => error.to_string(),
+        };
+        eprintln!("lockwood: {}: {cause}", arguments.path.display());
+        return Ok(ExitCode::from(EXIT_NOT_FREE));
+    }
+    let status = match Command::new(program).args(rest).status() {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("lockwood: {}: {error}", program.display());
+            return Ok(ExitCode::from(EXIT_NOT_FOUND));
+        }
+    };
+    // The lock is held until here: it ends when the control file is closed.
+    drop(control);
+    let code = status.code().unwrap_or_else(|| EXIT_SIGNAL_BASE + status.signal().unwrap_or_default());
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+fn prepare(arguments: &Lock, operation: &str) -> Result<(File, HoldRequest), Failure> {
+    let path = &arguments.path;
+    let (mount_point, id) = volume_path(path)?;
+    let mode = match arguments.mode {
+        ModeArgument::Shared => Mode::Shared,
+        ModeArgument::Exclusive => Mode::Exclusive,
+    };
+    if id.is_root() {
+        return Err("the root of the volume cannot be locked; lock the directories in it".into());
+    }
+    let control = control_path(&mount_point, "hold");
+    let control = OpenOptions::new().read(true).write(true).open(&control).map_err(|e| {
+        format!("{}: {e}; only root and the user who mounted may hold locks", control.display())
+    })?;
+    let wait_ms = u64::try_from(arguments.wait.as_millis()).unwrap_or(u64::MAX);
+    Ok((control, HoldRequest { id: id.encoded(), mode, wait_ms, operation: format!("lock: {operation}") }))
+}
+
+/// The mount that `path` is on, and its path within the volume. The last name is taken as it is: a symbolic link is
+/// locked itself.
+fn volume_path(path: &Path) -> Result<(std::path::PathBuf, LockId), Failure> {
+    let absolute = std::path::absolute(path)?;
+    if let Some(mount_point) = mount_of(path).ok().flatten()
+        && path.canonicalize()? == mount_point
+    {
+        return Ok((mount_point, LockId::root()));
+    }
+    let (parent, name) = absolute.parent().zip(absolute.file_name()).ok_or("a path in a mount is needed")?;
+    let parent = parent.canonicalize().map_err(|e| format!("{}: {e}", parent.display()))?;
+    let mount_point =
+        mount_of(&parent)?.ok_or_else(|| format!("{}: not in a mount of lockwood", path.display()))?;
+    let inside = parent.strip_prefix(&mount_point)?;
+    let names = inside.components().map(|c| c.as_os_str().as_encoded_bytes());
+    let id = LockId::from_components(names.chain([name.as_encoded_bytes()]))?;
+    Ok((mount_point, id))
+}

@@ -1,0 +1,57 @@
+//! `lockwood mount`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::cli::args::Mount;
+use crate::cli::options::Resolved;
+use crate::cli::{Failure, daemon};
+use crate::fuse::mount::{self, MountRequest};
+
+pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
+    let mut options = arguments.options.clone();
+    if arguments.read_only {
+        options.push("ro".into());
+    }
+    let root = rustix::process::geteuid().is_root();
+    let resolved = Resolved::from_texts(&options, root)?;
+    if !arguments.foreground && !arguments.daemon {
+        return daemon::start();
+    }
+    let store = PathBuf::from(&arguments.store);
+    let log = arguments
+        .daemon
+        .then(|| daemon::log_path(&store, resolved.log))
+        .map(std::path::absolute)
+        .transpose()?;
+    // Before anything is written to the store it must be one.
+    crate::store::embedded::layout::Layout::existing(&store)?;
+    if arguments.daemon {
+        daemon::detach();
+    }
+    daemon::log_to(log.as_deref())?;
+    daemon::abort_on_panic();
+    let request = MountRequest {
+        store: arguments.store.to_string_lossy().into_owned(),
+        store_path: std::path::absolute(&store)?,
+        mount_point: arguments.mount_point.clone(),
+        kernel_options: resolved.kernel_options,
+        acl: resolved.acl,
+        settings: resolved.settings,
+        tuning: resolved.tuning,
+        threads: resolved.threads,
+        log: log.map(|path| path.display().to_string()),
+    };
+    let mounted = mount::mount(&request).inspect_err(|error| log::error!("{error}"))?;
+    log::info!("{} is mounted at {}", request.store, request.mount_point.display());
+    if arguments.daemon {
+        daemon::ready()?;
+    }
+    let served = mounted.serve();
+    match &served {
+        Ok(()) => log::info!("{} is unmounted, and its store is closed", request.store),
+        Err(error) => log::error!("{error}"),
+    }
+    served?;
+    Ok(ExitCode::SUCCESS)
+}

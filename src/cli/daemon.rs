@@ -1,0 +1,83 @@
+//! The background process of a mount: starting it, waiting until it is ready, and where its log goes.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use super::Failure;
+
+const READY: &str = "ready";
+
+/// A log that has grown beyond this is set aside when the next daemon begins.
+const LOG_BYTES_MAX: u64 = 8 << 20;
+
+/// Starts this program again in the background with `--daemon`, and waits until it says that it is ready. What goes wrong
+/// before, it prints itself: it shares standard error until then.
+pub(super) fn start() -> Result<ExitCode, Failure> {
+    let program = std::env::current_exe()?;
+    let mut child = Command::new(program)
+        .args(super::args::with_verb(std::env::args_os()).into_iter().skip(1))
+        .arg("--daemon")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    if line.trim() == READY {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = child.wait()?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Leaves the terminal, in the background process.
+pub(super) fn detach() {
+    if let Err(error) = rustix::process::setsid() {
+        log::debug!("no session of its own: {error}");
+    }
+}
+
+/// Tells whoever waits in [`start`] that the tree is there, and lets go of what it was started with.
+pub(super) fn ready() -> io::Result<()> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{READY}")?;
+    stdout.flush()?;
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    std::env::set_current_dir("/")
+}
+
+/// The log file of a store's daemon.
+pub(super) fn log_path(store: &Path, chosen: Option<PathBuf>) -> PathBuf {
+    chosen.unwrap_or_else(|| store.join("log"))
+}
+
+/// Logs to `path` from here on, or to standard error.
+pub(super) fn log_to(path: Option<&Path>) -> Result<(), Failure> {
+    let mut builder = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"));
+    builder.format_timestamp_millis();
+    if let Some(path) = path {
+        if fs::metadata(path).is_ok_and(|m| m.len() > LOG_BYTES_MAX) {
+            fs::rename(path, path.with_extension("old"))?;
+        }
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = file.map_err(|e| format!("the log {}: {e}", path.display()))?;
+        builder.target(env_logger::Target::Pipe(Box::new(file)));
+    }
+    builder.init();
+    Ok(())
+}
+
+/// A panic anywhere ends the process: a mount that has lost a thread must not go on in silence. It is like a kill, after
+/// which nothing acknowledged is lost.
+pub(super) fn abort_on_panic() {
+    std::panic::set_hook(Box::new(|info| {
+        log::error!("a defect, please report it: {info}");
+        log::logger().flush();
+        std::process::abort();
+    }));
+}

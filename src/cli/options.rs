@@ -1,0 +1,167 @@
+//! Mount options: from the text behind `-o` to a resolved request. Nothing else reads the text.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fuser::{MountOption, SessionACL};
+
+use super::Failure;
+use super::args::seconds;
+use crate::namespace::Settings;
+use crate::store::embedded::Tuning;
+
+/// What the options say.
+#[derive(Debug)]
+pub(super) struct Resolved {
+    pub(super) kernel_options: Vec<MountOption>,
+    pub(super) acl: SessionACL,
+    pub(super) settings: Settings,
+    pub(super) tuning: Tuning,
+    pub(super) threads: usize,
+    pub(super) log: Option<PathBuf>,
+}
+
+const KNOWN: &str = "ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, relatime, noatime, \
+                     allow_other, allow_root, lock_wait=SECONDS, threads=N, cache_size=MIB, log=FILE";
+
+/// Options of /etc/fstab and mount(8) that are not for a file system.
+const IGNORED: [&str; 17] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "default_permissions",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
+    "strictatime",
+    "nostrictatime",
+];
+
+const THREADS_MAX: usize = 64;
+
+impl Resolved {
+    /// Resolves the options of one mount, later ones over earlier ones.
+    pub(super) fn from_texts(texts: &[OsString], root: bool) -> Result<Self, Failure> {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let mut resolved = Self {
+            // As for any file system: root's mounts have devices and set-user-id programs unless it says otherwise.
+            kernel_options: if root { vec![MountOption::Dev, MountOption::Suid] } else { Vec::new() },
+            acl: if root { SessionACL::All } else { SessionACL::Owner },
+            settings: Settings::default(),
+            tuning: Tuning::default(),
+            threads: (cores * 2).clamp(4, 16),
+            log: None,
+        };
+        for text in texts {
+            let text = text.to_str().ok_or("mount options must be UTF-8")?;
+            for option in text.split(',').filter(|o| !o.is_empty()) {
+                resolved.apply(option)?;
+            }
+        }
+        Ok(resolved)
+    }
+
+    fn apply(&mut self, option: &str) -> Result<(), Failure> {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        match (name, value) {
+            ("ro", None) => {
+                self.settings.relatime = false;
+                self.kernel(MountOption::RO, &MountOption::RW);
+            }
+            ("rw", None) => self.kernel(MountOption::RW, &MountOption::RO),
+            ("dev", None) => self.kernel(MountOption::Dev, &MountOption::NoDev),
+            ("nodev", None) => self.kernel(MountOption::NoDev, &MountOption::Dev),
+            ("suid", None) => self.kernel(MountOption::Suid, &MountOption::NoSuid),
+            ("nosuid", None) => self.kernel(MountOption::NoSuid, &MountOption::Suid),
+            ("exec", None) => self.kernel(MountOption::Exec, &MountOption::NoExec),
+            ("noexec", None) => self.kernel(MountOption::NoExec, &MountOption::Exec),
+            ("sync", None) => self.kernel(MountOption::Sync, &MountOption::Async),
+            ("async", None) => self.kernel(MountOption::Async, &MountOption::Sync),
+            ("dirsync", None) => self.kernel_options.push(MountOption::DirSync),
+            ("atime" | "relatime", None) => {
+                self.settings.relatime = true;
+                self.kernel(MountOption::Atime, &MountOption::NoAtime);
+            }
+            ("noatime", None) => {
+                self.settings.relatime = false;
+                self.kernel(MountOption::NoAtime, &MountOption::Atime);
+            }
+            ("allow_other", None) => self.acl = SessionACL::All,
+            ("allow_root", None) => self.acl = SessionACL::RootAndOwner,
+            ("lock_wait", Some(value)) => {
+                self.settings.lock_wait =
+                    seconds(value).map_err(|e| format!("option lock_wait={value}: {e}"))?;
+                if self.settings.lock_wait > Duration::from_secs(86_400) {
+                    return Err(format!("option lock_wait={value}: more than a day").into());
+                }
+            }
+            ("threads", Some(value)) => self.threads = number(name, value, 1, THREADS_MAX)?,
+            ("cache_size", Some(value)) => {
+                self.tuning.document_cache_bytes = number(name, value, 1, 1 << 20)? as u64 * (1 << 20);
+            }
+            ("log", Some(value)) => self.log = Some(value.into()),
+            _ if IGNORED.contains(&name) || name.starts_with("x-") || name == "comment" => {}
+            _ => return Err(format!("unknown mount option `{option}`; the options are {KNOWN}").into()),
+        }
+        Ok(())
+    }
+
+    fn kernel(&mut self, option: MountOption, opposite: &MountOption) {
+        self.kernel_options.retain(|o| o != opposite && *o != option);
+        self.kernel_options.push(option);
+    }
+}
+
+fn number(name: &str, value: &str, least: usize, most: usize) -> Result<usize, Failure> {
+    match value.parse() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("option {name}={value}: a number from {least} to {most} is needed").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(text: &str) -> Result<Resolved, Failure> {
+        Resolved::from_texts(&[text.into()], true)
+    }
+
+    #[test]
+    fn later_options_win_and_fstab_s_own_are_ignored() {
+        let resolved = resolve("ro,rw,nosuid,x-systemd.automount,nofail,lock_wait=1.5,threads=3").unwrap();
+        assert!(resolved.kernel_options.contains(&MountOption::RW));
+        assert!(!resolved.kernel_options.contains(&MountOption::RO));
+        assert!(!resolved.kernel_options.contains(&MountOption::Suid));
+        assert_eq!(resolved.settings.lock_wait, Duration::from_millis(1500));
+        assert_eq!(resolved.threads, 3);
+    }
+
+    #[test]
+    fn what_is_not_known_is_named() {
+        for bad in [
+            "frobnicate",
+            "threads=0",
+            "threads=x",
+            "lock_wait=-1",
+            "lock_wait",
+            "ro=1",
+            "cache_size=99999999",
+        ] {
+            let error = resolve(bad).unwrap_err().to_string();
+            assert!(error.contains(bad.split('=').next().unwrap()), "{error}");
+        }
+    }
+}
