@@ -16,7 +16,7 @@ struct Paths<'a> {
 }
 
 /// The next operation, with `number` for fresh names. Some choices have nothing to act on; then another is made.
-pub(crate) fn choose(model: &Model, number: u64, rng: &mut Rng) -> Op {
+pub(crate) fn choose(model: &Model, number: u64, exchanges: bool, rng: &mut Rng) -> Op {
     let mut paths = Paths { files: Vec::new(), directories: Vec::new(), links: Vec::new() };
     for (path, object) in &model.paths {
         match model.objects.get(object).map(|o| &o.body) {
@@ -33,7 +33,9 @@ pub(crate) fn choose(model: &Model, number: u64, rng: &mut Rng) -> Op {
             68..84 => attributes(model, &paths, rng),
             _ => directories(model, &paths, number, rng),
         };
-        if let Some(op) = op {
+        if let Some(op) = op
+            && (exchanges || !matches!(op, Op::Exchange { .. }))
+        {
             return op;
         }
     }

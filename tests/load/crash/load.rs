@@ -93,7 +93,7 @@ fn work(options: &Options, ledger: &Ledger, cut: &AtomicBool, mut worker: Worker
     while now() < deadline && !cut.load(Ordering::SeqCst) {
         worker.number += 1;
         let (thread, number) = (worker.thread, worker.number);
-        let op = choose(&worker.model, number, &mut rng);
+        let op = choose(&worker.model, number, !options.no_flags, &mut rng);
         ledger.intend(thread, number, &op)?;
         let end = match op.perform(&worker.dir, thread, number) {
             Ok(()) => End::Acknowledged,

@@ -8,7 +8,7 @@ use std::time::Duration;
 const HELP: &str = "\
 crash-load: changes a mounted tree until its daemon is killed, and judges what is left (scripts/crash-test does both)
 
-  crash-load load      --mount DIR --ledger FILE [--seed N] [--threads N] [--seconds N]
+  crash-load load      --mount DIR --ledger FILE [--seed N] [--threads N] [--seconds N] [--no-flags]
   crash-load judge     --mount DIR --ledger FILE [--whole-writes]
   crash-load self-test --mount DIR --ledger FILE [--seed N]
 
@@ -16,6 +16,7 @@ crash-load: changes a mounted tree until its daemon is killed, and judges what i
               acked=N in-flight=N ended=cut|time
   judge       after a remount: everything acknowledged is there, what was in flight is there wholly or not at all
   self-test   after `judge`: alters the tree and requires the judge to object; costs a file
+  --no-flags       without RENAME_EXCHANGE, for filesystems that refuse it (bindfs 1.14)
   --whole-writes   an unacknowledged write of several pages may not be there in part either
 
 The ledger must be outside of the mount. The same ledger and tree may be loaded again after each judgement.
@@ -46,6 +47,7 @@ pub(crate) struct Options {
     pub(crate) threads: usize,
     pub(crate) duration: Duration,
     pub(crate) whole_writes: bool,
+    pub(crate) no_flags: bool,
 }
 
 impl Options {
@@ -70,6 +72,7 @@ impl Options {
             threads: args.take("--threads")?.unwrap_or(4),
             duration: Duration::from_secs(args.take("--seconds")?.unwrap_or(30)),
             whole_writes: args.take_flag("--whole-writes"),
+            no_flags: args.take_flag("--no-flags"),
         };
         args.finish()?;
         if options.threads == 0 || options.threads > 64 {
