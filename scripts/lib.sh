@@ -139,7 +139,8 @@ clean_up() {
     local code=$? work point
     trap '' INT TERM HUP
     # What this script has started and still runs would keep the mounts busy.
-    jobs -p | xargs -r kill 2>/dev/null || true
+    jobs -p | xargs -r kill -KILL 2>/dev/null || true
+    wait 2>/dev/null || true
     for work in "${WORKS[@]}"; do
         while read -r point; do unmount "$point" || true; done < <(mounts_below "$work")
         if [ -n "$(mounts_below "$work")" ]; then
@@ -152,6 +153,12 @@ clean_up() {
     done
     trap - EXIT
     exit "$code"
+}
+
+# Runs a program so that a signal to this script ends it at once: bash sees to a trap only when nothing is in front.
+attend() {
+    "$@" &
+    wait $!
 }
 
 # mount_store STORE DIR [OPTIONS]: makes the mount point and mounts.

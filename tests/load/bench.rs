@@ -22,7 +22,7 @@ use phases::{Desk, Phase};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    sys::raise_open_files();
+    sys::set_up_process();
     match run() {
         Ok(code) => code,
         Err(message) => {

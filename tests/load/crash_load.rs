@@ -30,7 +30,7 @@ mod scan;
 #[path = "crash/selftest.rs"]
 mod selftest;
 
-use common::Res;
+use common::{Res, sys};
 use options::{Mode, Options};
 use std::process::ExitCode;
 
@@ -42,6 +42,7 @@ enum Verdict {
 }
 
 fn main() -> ExitCode {
+    sys::set_up_process();
     // SAFETY: umask cannot fail and no other thread runs yet; the model knows the modes that this one gives.
     unsafe { libc::umask(0o022) };
     match run() {

@@ -50,7 +50,7 @@ use std::time::Duration;
 use world::World;
 
 fn main() -> ExitCode {
-    sys::raise_open_files();
+    sys::set_up_process();
     match run() {
         Ok(code) => code,
         Err(message) => {

@@ -203,8 +203,11 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Allows as many open files as the hard limit has.
-pub(crate) fn raise_open_files() {
+/// For the start of a program: as many open files as the hard limit has, and a silent end when the reader of its output
+/// is gone.
+pub(crate) fn set_up_process() {
+    // SAFETY: the default action of a signal needs no handler; no other thread runs yet.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls take a live `rlimit`; a refusal leaves the old limit, which is no harm.
     unsafe {
