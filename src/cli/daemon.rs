@@ -7,6 +7,9 @@ use std::process::{Command, ExitCode, Stdio};
 
 use super::Failure;
 
+/// What is logged unless RUST_LOG says otherwise: our own news, and of the crates below only what goes wrong.
+const LOG_FILTER: &str = "warn,lockwood=info";
+
 const READY: &str = "ready";
 
 /// A log that has grown beyond this is set aside when the next daemon begins.
@@ -58,7 +61,7 @@ pub(super) fn log_path(store: &Path, chosen: Option<PathBuf>) -> PathBuf {
 
 /// Logs to `path` from here on, or to standard error.
 pub(super) fn log_to(path: Option<&Path>) -> Result<(), Failure> {
-    let mut builder = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"));
+    let mut builder = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(LOG_FILTER));
     builder.format_timestamp_millis();
     if let Some(path) = path {
         if fs::metadata(path).is_ok_and(|m| m.len() > LOG_BYTES_MAX) {

@@ -20,13 +20,18 @@ pub(super) struct Resolved {
     pub(super) tuning: Tuning,
     pub(super) threads: usize,
     pub(super) log: Option<PathBuf>,
+    /// Only the kernel's options of a tree that is mounted already are to be changed.
+    pub(super) remount: bool,
 }
 
 const KNOWN: &str = "ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, relatime, noatime, \
                      allow_other, allow_root, lock_wait=SECONDS, threads=N, cache_size=MIB, log=FILE";
 
-/// Options of /etc/fstab and mount(8) that are not for a file system.
-const IGNORED: [&str; 17] = [
+/// Options of /etc/fstab and mount(8) that are not for a file system, and those that the kernel lists in the mount table
+/// and mount(8) passes back when it remounts.
+const IGNORED: [&str; 19] = [
+    "user_id",
+    "group_id",
     "defaults",
     "auto",
     "noauto",
@@ -60,6 +65,7 @@ impl Resolved {
             tuning: Tuning::default(),
             threads: (cores * 2).clamp(4, 16),
             log: None,
+            remount: false,
         };
         for text in texts {
             let text = text.to_str().ok_or("mount options must be UTF-8")?;
@@ -98,6 +104,7 @@ impl Resolved {
                 self.settings.relatime = false;
                 self.kernel(MountOption::NoAtime, &MountOption::Atime);
             }
+            ("remount", None) => self.remount = true,
             ("allow_other", None) => self.acl = SessionACL::All,
             ("allow_root", None) => self.acl = SessionACL::RootAndOwner,
             ("lock_wait", Some(value)) => {

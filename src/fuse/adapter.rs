@@ -433,6 +433,18 @@ impl Filesystem for Adapter {
         }
     }
 
+    /// Nothing is kept back until a close; only control files get here at all.
+    fn flush(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
     fn release(
         &self,
         _request: &Request,
@@ -498,7 +510,7 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         if control::owns(ino) {
-            return reply.error(Errno::ENOTSUP);
+            return self.0.control.list_with_attributes(&self.0.namespace, ino, offset, reply);
         }
         let namespace = self.namespace();
         let mut broken = None;

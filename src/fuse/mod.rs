@@ -9,6 +9,7 @@
 //! 5. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
 mod adapter;
+pub mod attach;
 pub mod control;
 mod convert;
 mod errno;

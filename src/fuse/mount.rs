@@ -7,12 +7,12 @@ use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
-use rustix::mount::UnmountFlags;
+use fuser::{Config, MountOption, Session, SessionACL};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
 
 use super::adapter::{Adapter, Shared};
+use super::attach;
 use super::control::{Control, MountFacts};
 use super::notices::Notices;
 use super::waiting::WaitingRoom;
@@ -139,7 +139,7 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
         notices: Notices::new(),
         requests: AtomicU64::new(0),
     });
-    match attach(request, &mount_point, &shared) {
+    match start_session(request, &mount_point, &shared) {
         Ok(session) => Ok(Mounted { session, shared, volume, mount_point }),
         Err(source) => {
             shared.namespace.end()?;
@@ -150,18 +150,17 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
     }
 }
 
-fn attach(request: &MountRequest, mount_point: &Path, shared: &Arc<Shared>) -> io::Result<Session<Adapter>> {
+fn start_session(
+    request: &MountRequest,
+    mount_point: &Path,
+    shared: &Arc<Shared>,
+) -> io::Result<Session<Adapter>> {
     let mut config = Config::default();
     config.mount_options = request.kernel_options.clone();
-    config.mount_options.extend([
-        MountOption::FSName(request.store.clone()),
-        MountOption::Subtype("lockwood".to_owned()),
-        MountOption::DefaultPermissions,
-    ]);
     config.acl = request.acl;
     config.n_threads = Some(request.threads.max(1));
     config.clone_fd = true;
-    let session = Session::new(Adapter(Arc::clone(shared)), mount_point, &config)?;
+    let session = attach::attach(Adapter(Arc::clone(shared)), &request.store, mount_point, config)?;
     shared.notices.start(session.notifier())?;
     Ok(session)
 }
@@ -223,7 +222,7 @@ fn detach_dead(path: &Path) -> io::Result<()> {
         path.display(),
         dead.source.display()
     );
-    rustix::mount::unmount(path, UnmountFlags::DETACH).map_err(Into::into)
+    attach::detach(path)
 }
 
 /// A store below its own mount point would be reached through itself.
@@ -244,8 +243,8 @@ impl Mounted {
     /// # Errors
     /// [`MountError`]; the store is recovered by the next mount then.
     pub fn serve(self) -> Result<(), MountError> {
-        let Self { mut session, shared, volume, mount_point } = self;
-        let stopper = Stopper::start(session.unmount_callable(), mount_point.clone());
+        let Self { session, shared, volume, mount_point } = self;
+        let stopper = Stopper::start(mount_point.clone());
         let served = session.run();
         shared.namespace.locks().close();
         shared.waiting.close();
@@ -268,7 +267,7 @@ struct Stopper {
 }
 
 impl Stopper {
-    fn start(unmounter: SessionUnmounter, mount_point: PathBuf) -> Option<Self> {
+    fn start(mount_point: PathBuf) -> Option<Self> {
         let mut signals = match Signals::new([SIGTERM, SIGINT, SIGHUP]) {
             Ok(signals) => signals,
             Err(error) => {
@@ -278,10 +277,9 @@ impl Stopper {
         };
         let handle = signals.handle();
         let thread = ambient::spawn("lockwood-signals", move || {
-            let mut unmounter = unmounter;
             if let Some(signal) = signals.forever().next() {
                 log::info!("signal {signal}: unmounting {}", mount_point.display());
-                stop(&mut unmounter, &mount_point);
+                stop(&mount_point);
             }
         });
         match thread {
@@ -301,13 +299,13 @@ impl Stopper {
     }
 }
 
-fn stop(unmounter: &mut SessionUnmounter, mount_point: &Path) {
+fn stop(mount_point: &Path) {
     let device = device_of(mount_point);
-    match unmounter.unmount() {
+    match attach::unmount(mount_point) {
         Ok(()) => return,
         Err(error) => log::warn!("{} is in use ({error}); detaching it", mount_point.display()),
     }
-    if let Err(error) = rustix::mount::unmount(mount_point, UnmountFlags::DETACH) {
+    if let Err(error) = attach::detach(mount_point) {
         log::error!("{} cannot be detached: {error}", mount_point.display());
     }
     // Programs with open files go on until they close them, or until their time is over.

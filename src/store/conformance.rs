@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Check, Commit, CommitError, Range, Scan, ScanItem, Start, Store, for_each};
 use crate::document::{
-    Body, Content, Directory, Document, Entry, EntryPosition, FileKind, Ino, Key, Kind, Name, Node,
-    NodeDelta, Timestamp, Version, Xattr,
+    Body, Content, Directory, Document, Entry, EntryPosition, FileKind, Ino, Key, Kind, Locking, Name, Node,
+    NodeDelta, Orphan, SessionId, Timestamp, Version, Volume, Xattr,
 };
 
 /// Makes an empty store.

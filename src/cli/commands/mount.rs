@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use crate::cli::args::Mount;
 use crate::cli::options::Resolved;
 use crate::cli::{Failure, daemon};
+use crate::fuse::attach;
 use crate::fuse::mount::{self, MountRequest};
 
 pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
@@ -15,6 +16,13 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
     }
     let root = rustix::process::geteuid().is_root();
     let resolved = Resolved::from_texts(&options, root)?;
+    if resolved.remount {
+        // What mount(8) does for `mount -o remount,ro`: the daemon goes on, the kernel changes its flags.
+        let mount_point = arguments.mount_point.canonicalize()?;
+        attach::remount(&mount_point, &resolved.kernel_options)
+            .map_err(|error| format!("{}: {error}", mount_point.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if !arguments.foreground && !arguments.daemon {
         return daemon::start();
     }

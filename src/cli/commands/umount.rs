@@ -1,16 +1,15 @@
 //! `lockwood umount`.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
-
-use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
 
 use crate::cli::Failure;
 use crate::cli::args::Umount;
 use crate::cli::output::spinner;
 use crate::cli::target::read_control;
+use crate::fuse::attach;
 use crate::fuse::control::Status;
 use crate::fuse::mount::FS_TYPE;
 use crate::{ambient, mounts};
@@ -22,19 +21,15 @@ pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     let mount_point = mount_point(&arguments.mount_point)?;
     let dead = std::fs::metadata(&mount_point).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN));
     let daemon = if dead { None } else { daemon_of(&mount_point) };
-    let flags = if arguments.lazy || dead { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match unmount(&mount_point, flags) {
-        Ok(()) => {}
-        Err(Errno::PERM) => unprivileged(&mount_point, arguments.lazy || dead)?,
-        Err(Errno::BUSY) => {
-            return Err(format!(
-                "{0} is in use; see who with: fuser -vm {0}; or take it away with: lockwood umount --lazy {0}",
-                mount_point.display()
-            )
-            .into());
-        }
-        Err(error) => return Err(format!("{}: {error}", mount_point.display()).into()),
-    }
+    let taken =
+        if arguments.lazy || dead { attach::detach(&mount_point) } else { attach::unmount(&mount_point) };
+    taken.map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => format!(
+            "{0} is in use; see who with: fuser -vm {0}; or take it away with: lockwood umount --lazy {0}",
+            mount_point.display()
+        ),
+        _ => format!("{}: {error}", mount_point.display()),
+    })?;
     if let Some(pid) = daemon.filter(|_| !arguments.lazy) {
         wait_for_end(pid)?;
     }
@@ -57,14 +52,6 @@ fn mount_point(path: &Path) -> Result<PathBuf, Failure> {
 fn daemon_of(mount_point: &Path) -> Option<u32> {
     let text = read_control(mount_point, "status").ok()??;
     serde_json::from_str::<Status>(&text).ok().map(|status| status.pid)
-}
-
-fn unprivileged(mount_point: &Path, lazy: bool) -> Result<(), Failure> {
-    let mut command = Command::new("fusermount3");
-    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(mount_point);
-    let status =
-        command.status().map_err(|e| format!("fusermount3 (Debian package fuse3) is needed: {e}"))?;
-    if status.success() { Ok(()) } else { Err(format!("fusermount3 ended with {status}").into()) }
 }
 
 fn wait_for_end(pid: u32) -> Result<(), Failure> {

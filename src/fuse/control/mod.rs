@@ -25,7 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, ReplyDirectory, ReplyOpen};
+use fuser::{
+    Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyOpen,
+};
 use parking_lot::Mutex;
 
 use super::adapter::Shared;
@@ -152,7 +155,7 @@ impl Control {
             mtime: now,
             ctime: now,
             crtime: self.facts.since,
-            kind: if directory { FileType::Directory } else { FileType::RegularFile },
+            kind: node.file_type(),
             perm: match node {
                 ControlNode::Hold => 0o600,
                 _ if directory => 0o500,
@@ -168,17 +171,41 @@ impl Control {
     }
 
     pub(super) fn list(&self, namespace: &Namespace, ino: INodeNo, offset: u64, mut reply: ReplyDirectory) {
-        let Some(node) = self.node(ino) else { return reply.error(Errno::ENOENT) };
-        let dots = [(".".to_owned(), node.clone()), ("..".to_owned(), ControlNode::Root)];
-        let listed = dots.into_iter().chain(node.children(namespace));
-        let from = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (at, (name, child)) in listed.enumerate().skip(from) {
-            let kind = if child.is_directory() { FileType::Directory } else { FileType::RegularFile };
-            if reply.add(INodeNo(child.ino()), at as u64 + 1, kind, &name) {
+        for (next, name, child) in self.listing(namespace, ino, offset) {
+            if reply.add(INodeNo(child.ino()), next, child.file_type(), &name) {
                 break;
             }
         }
         reply.ok();
+    }
+
+    pub(super) fn list_with_attributes(
+        &self,
+        namespace: &Namespace,
+        ino: INodeNo,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        for (next, name, child) in self.listing(namespace, ino, offset) {
+            let number = child.ino();
+            if child.is_dynamic() {
+                self.nodes.lock().insert(number, child.clone());
+            }
+            let attr = self.attr(number, &child);
+            if reply.add(INodeNo(number), next, &name, &TTL, &attr, Generation(0)) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    /// What stands in a directory from `offset` on, each with the offset behind it.
+    fn listing(&self, namespace: &Namespace, ino: INodeNo, offset: u64) -> Vec<(u64, String, ControlNode)> {
+        let Some(node) = self.node(ino) else { return Vec::new() };
+        let dots = [(".".to_owned(), node.clone()), ("..".to_owned(), ControlNode::Root)];
+        let listed = dots.into_iter().chain(node.children(namespace));
+        let numbered = (1..).zip(listed).map(|(next, (name, child))| (next, name, child));
+        numbered.skip(usize::try_from(offset).unwrap_or(usize::MAX)).collect()
     }
 
     fn new_handle(&self, bytes: Vec<u8>) -> FileHandle {

@@ -1,5 +1,6 @@
 //! The control files: which there are, their names and their inode numbers.
 
+use fuser::FileType;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::document::name::NAME_MAX;
@@ -58,6 +59,10 @@ impl ControlNode {
 
     pub(super) fn is_directory(&self) -> bool {
         matches!(self, Self::Root | Self::Locks | Self::Sessions | Self::Intents | Self::Documents)
+    }
+
+    pub(super) fn file_type(&self) -> FileType {
+        if self.is_directory() { FileType::Directory } else { FileType::RegularFile }
     }
 
     pub(super) fn describe(&self) -> String {
