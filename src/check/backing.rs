@@ -52,7 +52,7 @@ impl Judge<'_> {
         }
         for at in 0..self.table.records.len() {
             let record = &self.table.records[at];
-            let needs_one = record.what == What::Regular(ContentPlace::Backing) && record.allocated;
+            let needs_one = record.what == What::Regular(ContentPlace::Backing);
             if needs_one && listed.binary_search(&record.ino).is_err() {
                 self.missing(list, record.ino)?;
             }
@@ -66,12 +66,7 @@ impl Judge<'_> {
         self.report.counts.backing_files += 1;
         self.report.counts.backing_bytes = self.report.counts.backing_bytes.saturating_add(file.allocated);
         let detail = match self.table.get(ino) {
-            Some(record) if record.what == What::Regular(ContentPlace::Backing) => {
-                if record.allocated && file.allocated == 0 {
-                    self.missing(list, ino)?;
-                }
-                return Ok(());
-            }
+            Some(record) if record.what == What::Regular(ContentPlace::Backing) => return Ok(()),
             Some(record) if record.orphan || record.what == What::Unreadable => return Ok(()),
             Some(_) => "its node keeps no bytes in backing files",
             None if self.orphans_without_node.binary_search(&ino).is_ok() => return Ok(()),
@@ -92,7 +87,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// A file that seems not to be there, or to be empty, although its node takes space.
+    /// A file that seems not to be there, although its node keeps its bytes in one.
     fn missing(&mut self, list: &dyn BackingList, ino: Ino) -> Result<(), StoreError> {
         let mut found = look(list, ino)?;
         if self.inputs.mode != Mode::Offline {
@@ -103,13 +98,10 @@ impl Judge<'_> {
                 return Ok(()); // It changes as we look; the next check will see it at rest.
             }
         }
-        let wrong = match found {
-            None => "missing",
-            Some(file) if file.allocated == 0 => "empty",
-            Some(_) => return Ok(()),
-        };
-        let detail = format_args!("its bytes should be in a backing file, and that is {wrong}");
-        self.report.accuse(Rule::BackingMissing, &Key::Node(ino), detail);
+        if found.is_none() {
+            let detail = format_args!("its bytes should be in a backing file, and there is none");
+            self.report.accuse(Rule::BackingMissing, &Key::Node(ino), detail);
+        }
         Ok(())
     }
 
@@ -127,7 +119,7 @@ fn needs_file(live: &dyn Reader, ino: Ino) -> Result<Option<Version>, StoreError
     match live.node(ino) {
         Ok(Some((version, node))) => {
             let regular = node.regular();
-            Ok(regular.is_some_and(|r| r.place == ContentPlace::Backing && r.blocks > 0).then_some(version))
+            Ok(regular.is_some_and(|r| r.place == ContentPlace::Backing).then_some(version))
         }
         Ok(None) | Err(StoreError::Damaged { .. }) => Ok(None),
         Err(other) => Err(other),

@@ -77,7 +77,7 @@ rules! {
     ContentLength = "content-length", 5, None;
     /// A file is larger than 2^63 - 1 bytes.
     FileSize = "file-size", 5, None;
-    /// The backing file of a node that takes space is missing or empty.
+    /// A node keeps its bytes in backing files, and there is none.
     BackingMissing = "backing-missing", 6, Some(RESTORE);
     /// `xattrs` of a node is not the number of its attributes.
     XattrCount = "xattr-count", 7, None;

@@ -39,8 +39,6 @@ pub(super) struct Record {
     pub(super) orphan: bool,
     /// A content document stands beside it.
     pub(super) content: bool,
-    /// It takes space.
-    pub(super) allocated: bool,
 }
 
 /// Where following the parents of a directory leads.
@@ -114,7 +112,6 @@ impl Table {
             what,
             orphan: false,
             content: false,
-            allocated: regular.is_some_and(|regular| regular.blocks > 0),
         });
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Check, Commit, CommitError, Range, Scan, ScanItem, Start, Store, for_each};
+use super::{Check, Commit, CommitError, Range, Scan, ScanItem, Start, Store, StoreError, for_each};
 use crate::document::{
     Body, Content, Directory, Document, Entry, EntryPosition, FileKind, Ino, Key, Kind, Locking, Name, Node,
     NodeDelta, Orphan, SessionId, Timestamp, Version, Volume, Xattr,
@@ -15,7 +15,7 @@ pub(crate) type Factory<'a> = &'a dyn Fn() -> Box<dyn Store>;
 /// Runs the whole suite.
 pub(crate) fn run(factory: Factory<'_>) {
     type Test = fn(&dyn Store);
-    let tests: [(&str, Test); 10] = [
+    let tests: [(&str, Test); 11] = [
         ("what was put is got", put_and_get),
         ("versions change at every write and never go back", versions_grow),
         ("a failed check changes nothing", all_or_nothing),
@@ -25,6 +25,7 @@ pub(crate) fn run(factory: Factory<'_>) {
         ("a directory is scanned in the order of positions, in pages", scan_directory),
         ("ranges end where they should", ranges_are_separate),
         ("a snapshot stays", snapshot_stays),
+        ("a stopped store takes no change", stopped),
         ("concurrent commits of one counter lose nothing", no_lost_update),
     ];
     for (name, test) in tests {
@@ -212,8 +213,7 @@ fn ranges_are_separate(store: &dyn Store) {
     assert_eq!(keys(&scan(Range::All(Kind::Node))), [node(3), node(4), node(5)]);
     assert!(scan(Range::Entries(Ino(6))).is_empty());
     let mut seen = 0;
-    for_each::<_, super::StoreError>(store, Range::All(Kind::Entry), |_, stored| stored.map(|_| seen += 1))
-        .unwrap();
+    for_each::<_, StoreError>(store, Range::All(Kind::Entry), |_, stored| stored.map(|_| seen += 1)).unwrap();
     assert_eq!(seen, 3);
 }
 
@@ -227,6 +227,15 @@ fn snapshot_stays(store: &dyn Store) {
     let all = Scan { range: Range::All(Kind::Node), start: Start::First, limit: 10 };
     assert_eq!(snapshot.scan(&all).unwrap().len(), 1);
     assert_eq!(store.scan(&all).unwrap().len(), 2);
+}
+
+fn stopped(store: &dyn Store) {
+    put(store, node(1), directory(1));
+    store.stop("the disk is on fire");
+    let refused = store.commit(&Commit::new().put(node(2), directory(0)));
+    assert!(matches!(refused, Err(CommitError::Store(StoreError::Stopped(cause))) if cause.contains("fire")));
+    assert!(matches!(store.sync(), Err(StoreError::Stopped(_))));
+    assert!(store.node(Ino(1)).unwrap().is_some() && store.node(Ino(2)).unwrap().is_none());
 }
 
 fn no_lost_update(store: &dyn Store) {

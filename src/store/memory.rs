@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::OnceLock;
 
 use parking_lot::{Mutex, RwLock};
 
@@ -18,12 +19,19 @@ pub struct MemoryStore {
     tree: RwLock<Tree>,
     counters: Mutex<StoreCounters>,
     last: Mutex<u64>,
+    stopped: OnceLock<String>,
 }
 
 impl MemoryStore {
     /// An empty store.
     pub fn new() -> Self {
         Self::default()
+    }
+}
+
+impl MemoryStore {
+    fn refuse_when_stopped(&self) -> Result<(), StoreError> {
+        self.stopped.get().map_or(Ok(()), |cause| Err(StoreError::Stopped(cause.clone())))
     }
 }
 
@@ -72,6 +80,7 @@ impl Reader for MemoryStore {
 impl Store for MemoryStore {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
         let mut tree = self.tree.write();
+        self.refuse_when_stopped()?;
         let current = |key: &Key| tree.get(&(key.kind(), key.encode()));
         if let Some(failed) = commit.checks.iter().find(|check| !check.holds(current(check.key()))) {
             self.counters.lock().conflicts += 1;
@@ -97,7 +106,12 @@ impl Store for MemoryStore {
         Ok(version)
     }
 
+    fn stop(&self, cause: &str) {
+        let _ = self.stopped.set(cause.to_owned()); // The first cause is the one to tell.
+    }
+
     fn sync(&self) -> Result<(), StoreError> {
+        self.refuse_when_stopped()?;
         self.counters.lock().syncs += 1;
         Ok(())
     }

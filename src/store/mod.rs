@@ -152,6 +152,10 @@ pub trait Store: Reader {
     /// [`StoreError::Stopped`]: after a failed sync nobody knows what is on disk.
     fn sync(&self) -> Result<(), StoreError>;
 
+    /// Refuses every further commit and sync: something that the documents rest on has failed, and nobody knows what is on
+    /// disk. `cause` is for the errors that follow.
+    fn stop(&self, cause: &str);
+
     /// A view of this instant, which later commits do not change.
     fn snapshot(&self) -> Box<dyn Reader + '_>;
 

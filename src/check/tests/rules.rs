@@ -122,14 +122,8 @@ fn contents(rule: Rule) -> Ways {
         ),
         Rule::FileSize => (&[|v| v.edit_regular(7, |r| r.size = 1 << 63)], &[]),
         Rule::BackingMissing => (
-            &[
-                |v| v.backing.retain(|&number, _| number != 6),
-                |v| v.backing.extend([(6, BackingFile { allocated: 0 })]),
-            ],
-            &[
-                |v| v.backing.retain(|&number, _| number != 6),
-                |v| v.backing.extend([(6, BackingFile { allocated: 0 })]),
-            ],
+            &[|v| v.backing.retain(|&number, _| number != 6)],
+            &[|v| v.backing.retain(|&number, _| number != 6)],
         ),
         other => attributes_and_orphans(other),
     }

@@ -1,6 +1,7 @@
 //! Changing attributes: chmod, chown, truncate, utimensat, in any combination and in one commit.
 
 use crate::content::MAX_SIZE;
+use crate::document::merge::Extent;
 use crate::document::{
     Body, Content, ContentPlace, Document, FileKind, Ino, Key, Node, NodeDelta, Timestamp, Xattr,
 };
@@ -75,13 +76,24 @@ impl Namespace {
             node.ctime = now;
             self.store.commit(&commit.put(Key::Node(ino), Document::Node(node)))?;
             if let (Some(size), Some(io)) = (shrunk, &mut io) {
-                // The node says it already, so a crash here loses nothing: the rest is cut before the file grows again.
-                io.trimmed = false;
-                pin.backing(io, ino, self)?.truncate(size)?;
-                io.trimmed = true;
+                self.cut(&pin, io, ino, size)?;
             }
             Ok(self.live_node(ino)?.1)
         })
+    }
+
+    /// Cuts the backing file of a node that says already that it is shorter. So a crash before this loses nothing: what
+    /// is over is cut before the file grows again. The space that is free now is put right after it.
+    fn cut(&self, pin: &Pin<'_>, io: &mut Io, ino: Ino, size: u64) -> Result<()> {
+        io.trimmed = false;
+        let file = pin.backing(io, ino, self)?;
+        file.truncate(size)?;
+        io.trimmed = true;
+        let extent =
+            Extent { size_at_least: 0, blocks: file.allocated_blocks()?, place: ContentPlace::Backing };
+        let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
+        self.store.commit(&Commit::new().merge(Key::Node(ino), delta))?;
+        Ok(())
     }
 
     /// Mode and owner, and what follows from them for the access control list and for privileges.
@@ -157,12 +169,7 @@ impl Namespace {
                 let document = Document::Content(Content { bytes: bytes.into() });
                 Ok((commit.put(Key::Content(ino), document), None))
             }
-            ContentPlace::Backing if size < old_size => {
-                let file = pin.backing(io, ino, self)?;
-                // Until the cut is done the space is still taken; what is over is said a moment too much.
-                regular.blocks = file.allocated_blocks()?.min(size.div_ceil(4096) * 8);
-                Ok((commit, Some(size)))
-            }
+            ContentPlace::Backing if size < old_size => Ok((commit, Some(size))),
             ContentPlace::Backing => {
                 if !io.trimmed {
                     pin.backing(io, ino, self)?.truncate(old_size)?;

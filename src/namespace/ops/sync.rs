@@ -1,6 +1,7 @@
 //! fsync: what was acknowledged survives a power cut.
 
 use crate::document::Ino;
+use crate::namespace::collect::has_backing;
 use crate::namespace::{Namespace, Result};
 
 impl Namespace {
@@ -9,30 +10,31 @@ impl Namespace {
     /// # Errors
     /// When the disk fails. What is on it is then unknown, and the store takes no further change.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        let backing = {
+        let open = {
             let pin = self.inodes.pin(ino);
             let io = pin.io.read();
             io.backing.clone()
         };
-        if let Some(file) = backing {
-            file.sync(data_only)?;
-        } else if let Some(file) = self.unopened_backing(ino)? {
-            file.sync(data_only)?;
-        }
-        Ok(self.store.sync()?)
-    }
-
-    /// The backing file of an inode that this mount has not touched since it was pinned; an earlier open may have.
-    fn unopened_backing(&self, ino: Ino) -> Result<Option<std::sync::Arc<crate::content::BackingFile>>> {
         let node = self.node_or_dead(ino)?;
-        if crate::namespace::collect::has_backing(&node) { Ok(self.backing.find(ino.0)?) } else { Ok(None) }
+        let backing = match open {
+            Some(file) => Some(file),
+            // Not used since it was opened, but perhaps written before that.
+            None if has_backing(&node) => self.backing.find(ino.0)?,
+            None => None,
+        };
+        if let Some(file) = backing {
+            file.sync(data_only).inspect_err(|error| self.store.stop(&error.to_string()))?;
+        }
+        self.sync()
     }
 
-    /// Makes all changes of names and attributes durable.
+    /// Makes all changes of names and attributes durable. The documents become durable all together, those of other files
+    /// too, so the backing files that they name must be found again: their names go first.
     ///
     /// # Errors
     /// As [`Namespace::fsync`].
     pub fn sync(&self) -> Result<()> {
+        self.backing.sync_names().inspect_err(|error| self.store.stop(&error.to_string()))?;
         Ok(self.store.sync()?)
     }
 }

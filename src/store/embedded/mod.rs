@@ -17,7 +17,8 @@ pub mod owner;
 pub mod space;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::Mutex;
@@ -54,7 +55,7 @@ pub struct EmbeddedStore {
     cache: DocumentCache,
     commits: Mutex<Versions>,
     space: SpaceGuard,
-    stopped: AtomicBool,
+    stopped: OnceLock<String>,
     counters: Counters,
 }
 
@@ -127,7 +128,7 @@ impl EmbeddedStore {
             cache: DocumentCache::new(tuning.document_cache_bytes),
             commits: Mutex::new(versions),
             space: SpaceGuard::new(dir)?,
-            stopped: AtomicBool::new(false),
+            stopped: OnceLock::new(),
             counters: Counters::default(),
         })
     }
@@ -150,18 +151,15 @@ impl EmbeddedStore {
     }
 
     fn refuse_when_stopped(&self) -> Result<(), StoreError> {
-        if self.stopped.load(Relaxed) {
-            return Err(StoreError::Stopped("an earlier write failed".to_owned()));
+        match self.stopped.get() {
+            Some(cause) => Err(StoreError::Stopped(cause.clone())),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// After a failed write or sync nobody knows what is on disk: no further change is taken.
-    fn stop(&self, error: StoreError) -> StoreError {
-        self.stopped.store(true, Relaxed);
-        log::error!(
-            "the store stops: {error}; unmount, see that the disk has room and is sound, and mount again"
-        );
+    fn failed(&self, error: StoreError) -> StoreError {
+        self.stop(&error.to_string());
         StoreError::Stopped(error.to_string())
     }
 
@@ -203,7 +201,7 @@ impl EmbeddedStore {
         batch
             .durability(Some(PersistMode::Buffer))
             .commit()
-            .map_err(|e| self.stop(engine_error("a commit could not be written", e)))?;
+            .map_err(|e| self.failed(engine_error("a commit could not be written", e)))?;
         for (key, document) in after {
             match document {
                 Some(document) => self.cache.put(key, Stored { version, document: document.into() }),
@@ -291,7 +289,15 @@ impl Store for EmbeddedStore {
         self.counters.syncs.fetch_add(1, Relaxed);
         self.db
             .persist(PersistMode::SyncData)
-            .map_err(|e| self.stop(engine_error("the journal could not be synced", e)))
+            .map_err(|e| self.failed(engine_error("the journal could not be synced", e)))
+    }
+
+    fn stop(&self, cause: &str) {
+        if self.stopped.set(cause.to_owned()).is_ok() {
+            log::error!(
+                "the store stops: {cause}; unmount, see that the disk has room and is sound, and mount again"
+            );
+        }
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {

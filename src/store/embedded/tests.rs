@@ -27,6 +27,9 @@ impl Store for Temporary {
     fn sync(&self) -> Result<(), StoreError> {
         self.store.sync()
     }
+    fn stop(&self, cause: &str) {
+        self.store.stop(cause);
+    }
     fn snapshot(&self) -> Box<dyn Reader + '_> {
         self.store.snapshot()
     }
