@@ -3,9 +3,15 @@
 //!
 //! The layers, top to bottom; imports point down only (`tests/tidy.rs` holds it):
 //!
+//! - [`cli`]: arguments, one resolved configuration, output.
+//! - [`fuse`]: decode, call, reply; the life of a mount; the control files.
+//! - [`namespace`]: POSIX semantics: resolve, plan, lock, check, commit.
+//! - [`check`]: the invariants of a volume; an independent judge, which shares no code with the namespace.
 //! - [`lock`]: the lock engine: which locks a rename needs, who gets them, who waits.
-//! - [`content`]: the bytes of files.
-//! - [`ambient`]: the clock, randomness, threads and ids, for every layer.
+//! - [`content`]: the bytes of large files.
+//! - [`store`]: the port, the commit primitive and the engines.
+//! - [`document`]: types, keys and encodings; no I/O.
+//! - [`ambient`] and [`mounts`]: the clock, randomness, threads; the kernel's mount table. For every layer.
 
 pub mod ambient;
 pub mod check;

@@ -12,9 +12,9 @@ use crate::document::{
 use crate::store::Commit;
 use crate::store::embedded::layout::Layout;
 
-/// Contents up to this stay in documents: a create with such a content is then one commit and no file. Two kibibytes hold
-/// most source files, links and settings; a larger inline content is copied whole at every append.
-const INLINE_MAX: u32 = 2048;
+/// Contents up to this stay in documents: a small file is then written and read without a file of its own on the host. A
+/// page holds most links, settings and sources; more would be written again at every small append.
+const INLINE_MAX: u32 = 4096;
 
 pub(in crate::cli) fn run(format: &Format) -> Result<ExitCode, Failure> {
     let now: Timestamp = ambient::wall_clock().into();
