@@ -1,6 +1,8 @@
 //! The house rules that a program can hold: imports point down, every module is on the map, files keep one subject.
 //! Each failure prints the mend.
 
+#![allow(clippy::unwrap_used)] // A rule that cannot be checked has failed.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +23,7 @@ const MAY_IMPORT: [(&str, &[&str]); 10] = [
 const LINES_MAX: usize = 500;
 /// One `impl` of one trait with a method a request cannot be cut.
 const LONGER: [(&str, usize); 1] = [("fuse/adapter.rs", 750)];
-const LINE_WIDTH_MAX: usize = 120;
+const LINE_WIDTH_MAX: usize = 125;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -1,7 +1,7 @@
 //! For every rule, the ways to break it alone.
 
 use super::fixture::*;
-use crate::check::{BackingFile, Rule};
+use crate::check::Rule;
 use crate::document::*;
 
 type Break = fn(&mut Sample);
