@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// One line of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,14 @@ pub struct MountEntry {
 /// When /proc is not mounted.
 pub fn own() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// Whether a FUSE mount has lost its daemon. The kernel answers much from its cache even then, but never this.
+pub fn is_dead(mount_point: &Path) -> bool {
+    matches!(
+        rustix::fs::statfs(mount_point),
+        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)
+    )
 }
 
 /// The lines of a mountinfo file; lines of another form are passed over. See proc(5) for the fields.

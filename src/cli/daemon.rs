@@ -7,8 +7,9 @@ use std::process::{Command, ExitCode, Stdio};
 
 use super::Failure;
 
-/// What is logged unless RUST_LOG says otherwise: our own news, and of the crates below only what goes wrong.
-const LOG_FILTER: &str = "warn,lockwood=info";
+/// What is logged unless RUST_LOG says otherwise: our own news, and of the crates below only what goes wrong. That the
+/// kernel wants an answer no more, since the program was killed, is nothing wrong.
+const LOG_FILTER: &str = "warn,lockwood=info,fuser::reply=off";
 
 const READY: &str = "ready";
 
@@ -20,8 +21,9 @@ const LOG_BYTES_MAX: u64 = 8 << 20;
 pub(super) fn start() -> Result<ExitCode, Failure> {
     let program = std::env::current_exe()?;
     let mut child = Command::new(program)
-        .args(super::args::with_verb(std::env::args_os()).into_iter().skip(1))
-        .arg("--daemon")
+        .args(["mount", "--daemon"])
+        // Behind the verb: there may be a `--` later on.
+        .args(super::args::with_verb(std::env::args_os()).into_iter().skip(2))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -46,8 +48,10 @@ pub(super) fn detach() {
 /// Tells whoever waits in [`start`] that the tree is there, and lets go of what it was started with.
 pub(super) fn ready() -> io::Result<()> {
     let mut stdout = io::stdout();
-    writeln!(stdout, "{READY}")?;
-    stdout.flush()?;
+    let told = writeln!(stdout, "{READY}").and_then(|()| stdout.flush());
+    if let Err(error) = told {
+        log::warn!("who started this mount does not wait for it any more ({error}); it goes on");
+    }
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;

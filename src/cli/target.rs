@@ -28,10 +28,10 @@ impl Target {
         let layout = Layout::existing(path).map_err(|error| {
             format!("{}: neither a mount of lockwood nor a store ({error})", path.display())
         })?;
-        match owner::current(&layout) {
-            Some(owner) if !owner.mount_point.is_empty() => Ok(Self::Mount(owner.mount_point.into())),
-            _ => Ok(Self::Store(path.to_owned())),
-        }
+        Ok(match owner::current(&layout).and_then(|owner| owner.mount_point()) {
+            Some(mount_point) => Self::Mount(mount_point),
+            None => Self::Store(path.to_owned()),
+        })
     }
 }
 
@@ -40,11 +40,7 @@ pub(super) fn mount_of(path: &Path) -> Result<Option<PathBuf>, Failure> {
     let absolute = match path.canonicalize() {
         Ok(absolute) => absolute,
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
-            return Err(format!(
-                "{0}: the daemon of this mount has died; take it away with: lockwood umount {0}",
-                path.display()
-            )
-            .into());
+            return Err(dead(path));
         }
         Err(e) => return Err(format!("{}: {e}", path.display()).into()),
     };
@@ -54,7 +50,16 @@ pub(super) fn mount_of(path: &Path) -> Result<Option<PathBuf>, Failure> {
         .rev()
         .filter(|m| absolute.starts_with(&m.mount_point))
         .max_by_key(|m| m.mount_point.components().count());
-    Ok(nearest.filter(|m| m.fs_type == FS_TYPE).map(|m| m.mount_point.clone()))
+    let Some(ours) = nearest.filter(|m| m.fs_type == FS_TYPE) else { return Ok(None) };
+    if mounts::is_dead(&ours.mount_point) {
+        return Err(dead(&ours.mount_point));
+    }
+    Ok(Some(ours.mount_point.clone()))
+}
+
+fn dead(path: &Path) -> Failure {
+    format!("{0}: the daemon of this mount has died; take it away with: lockwood umount {0}", path.display())
+        .into()
 }
 
 /// The path of a control file.

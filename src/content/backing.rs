@@ -87,11 +87,24 @@ impl BackingFile {
         Ok(())
     }
 
-    /// Drops every byte at or beyond `size`; never extends. Done again after an error or a crash, it completes.
+    /// Drops every byte at or beyond `size`, and frees what was reserved there; never extends. Done again after an error
+    /// or a crash, it completes.
     ///
     /// # Errors
     /// The host's.
     pub fn truncate(&self, size: u64) -> Result<(), ContentError> {
+        self.cut(size, true)
+    }
+
+    /// Drops every byte at or beyond `size` that a crash or a failed write has left. What was reserved stays.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn trim(&self, size: u64) -> Result<(), ContentError> {
+        self.cut(size, false)
+    }
+
+    fn cut(&self, size: u64, free_reserved: bool) -> Result<(), ContentError> {
         let (last, keep) = self.directory.cut.locate(size);
         // The first segment stays, empty: it says that there is a backing file.
         let beyond = if keep == 0 { last.max(1) } else { last + 1 };
@@ -100,8 +113,10 @@ impl BackingFile {
         if segments.contains(&last) {
             let file = self.directory.descriptor(self.ino, last)?;
             let failed = |error| self.failed("truncating", last, error);
-            if file.metadata().map_err(failed)?.len() > keep {
-                file.set_len(keep).map_err(failed)?;
+            let len = file.metadata().map_err(failed)?.len();
+            // Setting the length that a file has already frees what is reserved behind its end.
+            if len > keep || free_reserved {
+                file.set_len(len.min(keep)).map_err(failed)?;
             }
         }
         Ok(())

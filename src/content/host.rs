@@ -78,9 +78,9 @@ impl Abilities {
     }
 }
 
-/// Reserves space for a range; the file's size stays.
-pub(super) fn allocate(file: &File, start: u64, len: u64) -> io::Result<()> {
-    fallocate(file, libc::FALLOC_FL_KEEP_SIZE, start, len)
+/// Reserves space for a range; the file's size stays, or with `grow` reaches to the end of the range.
+pub(super) fn allocate(file: &File, start: u64, len: u64, grow: bool) -> io::Result<()> {
+    fallocate(file, if grow { 0 } else { libc::FALLOC_FL_KEEP_SIZE }, start, len)
 }
 
 /// Frees the space of a range, which then reads as zeros; the file's size stays.

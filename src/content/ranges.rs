@@ -18,18 +18,19 @@ use super::names::{MAX_SIZE, Piece, range_end};
 const STAT_BLOCK_BYTES: u64 = 512;
 
 impl BackingFile {
-    /// Reserves space for a range, so that writing there does not run out of it. The bytes stay as they are, and
-    /// nothing here has a size: whether the file grows is the caller's to say.
+    /// Reserves space for a range, so that writing there does not run out of it. The bytes stay as they are. With `grow`
+    /// the backing file reaches to the end of the range afterwards, as a file does whose node says so: what is reserved
+    /// behind its end would go with the next cut.
     ///
     /// # Errors
     /// `NoSpace`, at once if the host has plainly too little; `Unsupported` by the host; `TooLarge`; the host's. Part of
     /// the range may then be reserved.
-    pub fn allocate(&self, offset: u64, len: u64) -> Result<(), ContentError> {
+    pub fn allocate(&self, offset: u64, len: u64, grow: bool) -> Result<(), ContentError> {
         let end = range_end(offset, len)?;
         self.require_room(offset, end)?;
         for piece in self.directory.cut.pieces(offset, end) {
             self.with_made(piece.index, |file| {
-                host::allocate(file, piece.start, piece.len).map_err(|error| match error.kind() {
+                host::allocate(file, piece.start, piece.len, grow).map_err(|error| match error.kind() {
                     io::ErrorKind::FileTooLarge => ContentError::TooLarge { offset, len },
                     _ => self.failed("reserving space for", piece.index, error),
                 })

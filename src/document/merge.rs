@@ -1,7 +1,9 @@
 //! Merges: changes of a node that commute with each other, so that a thousand creates in one directory do not conflict.
 //!
-//! Counters are added to and times are raised: the order does not matter. The rest (`reparent`, `extent`) has one writer
-//! at a time by other means, stated at each field, and rides along so that it does not conflict with the counters.
+//! Counters are added to, so their order does not matter. Of times the last change's stand: a file whose time was set
+//! into the future, or a clock that was set back, must not keep later changes from being seen. The rest (`reparent`,
+//! `extent`) has one writer at a time by other means, stated at each field, and rides along so that it does not conflict
+//! with the counters.
 
 use super::{Body, ContentPlace, Ino, Name, Node, Timestamp};
 
@@ -14,11 +16,11 @@ pub struct NodeDelta {
     pub nlink: i32,
     /// Added to the number of extended attributes.
     pub xattrs: i32,
-    /// The access time is at least this afterwards.
+    /// The access time afterwards.
     pub atime: Option<Timestamp>,
-    /// The modification time is at least this afterwards.
+    /// The modification time afterwards.
     pub mtime: Option<Timestamp>,
-    /// The change time is at least this afterwards.
+    /// The change time afterwards.
     pub ctime: Option<Timestamp>,
     /// Mode bits taken away (set-user-id and set-group-id after a write).
     pub mode_clear: u32,
@@ -57,9 +59,9 @@ impl NodeDelta {
     pub fn apply(&self, node: &mut Node) -> Result<(), MergeError> {
         node.nlink = node.nlink.checked_add_signed(self.nlink).ok_or(MergeError("link count"))?;
         node.xattrs = node.xattrs.checked_add_signed(self.xattrs).ok_or(MergeError("attribute count"))?;
-        raise(&mut node.atime, self.atime);
-        raise(&mut node.mtime, self.mtime);
-        raise(&mut node.ctime, self.ctime);
+        node.atime = self.atime.unwrap_or(node.atime);
+        node.mtime = self.mtime.unwrap_or(node.mtime);
+        node.ctime = self.ctime.unwrap_or(node.ctime);
         node.mode &= !self.mode_clear;
         if self.children != 0 || self.reparent.is_some() {
             let Body::Directory(directory) = &mut node.body else {
@@ -81,11 +83,5 @@ impl NodeDelta {
             regular.place = extent.place;
         }
         Ok(())
-    }
-}
-
-fn raise(time: &mut Timestamp, to: Option<Timestamp>) {
-    if let Some(to) = to {
-        *time = (*time).max(to);
     }
 }

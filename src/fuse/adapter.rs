@@ -26,6 +26,7 @@ use crate::namespace::ops::attributes::Change;
 use crate::namespace::ops::make::{Make, What};
 use crate::namespace::ops::rename::{Manner, Patience, Rename};
 use crate::namespace::ops::space::Allocation;
+use crate::namespace::ops::write::Privileges;
 use crate::namespace::ops::xattr::SetMode;
 use crate::namespace::{Caller, Found, Namespace, NamespaceError, Result};
 
@@ -94,6 +95,13 @@ impl Adapter {
         &self.0.namespace
     }
 
+    /// Lets the kernel know before the reply that a file has lost privileges: nobody may run it with them afterwards.
+    fn tell(&self, ino: INodeNo, privileges: Privileges) {
+        if privileges == Privileges::Dropped {
+            self.0.notices.attributes(Ino(ino.0));
+        }
+    }
+
     fn make(
         &self,
         request: &Request,
@@ -142,8 +150,10 @@ impl Adapter {
     ) -> Result<Rename> {
         control::refuse(parent, old)?;
         control::refuse(new_parent, new)?;
+        const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
         let manner = match flags.bits() {
             0 => Manner::Replace,
+            WHITEOUT_NOREPLACE => Manner::WhiteoutNoReplace,
             libc::RENAME_NOREPLACE => Manner::NoReplace,
             libc::RENAME_EXCHANGE => Manner::Exchange,
             libc::RENAME_WHITEOUT => Manner::Whiteout,
@@ -423,11 +433,9 @@ impl Filesystem for Adapter {
         }
         let drop_privileges = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         match self.namespace().write(Ino(ino.0), offset, data, drop_privileges) {
-            Ok(()) => {
+            Ok(privileges) => {
+                self.tell(ino, privileges);
                 reply.written(data.len() as u32);
-                if drop_privileges {
-                    self.0.notices.attributes(Ino(ino.0));
-                }
             }
             Err(error) => reply.error(failed("write", ino)(error)),
         }
@@ -513,22 +521,21 @@ impl Filesystem for Adapter {
             return self.0.control.list_with_attributes(&self.0.namespace, ino, offset, reply);
         }
         let namespace = self.namespace();
-        let mut broken = None;
         let listed = namespace.list(Ino(ino.0), offset, LISTED_PAGE, |entry| {
             let node = match namespace.listed_attributes(entry) {
                 Ok(Some(node)) => node,
                 Ok(None) => return true, // Removed since the page was read.
                 Err(error) => {
-                    broken = Some(error);
-                    return false;
+                    // One damaged node must not hide the others.
+                    report("readdir", &format_args!("inode {}", entry.ino), &error);
+                    return true;
                 }
             };
             let name = OsStr::from_bytes(&entry.name);
             let attr: FileAttr = attr(entry.ino, &node);
             !reply.add(INodeNo(entry.ino.0), entry.next, name, &FOREVER, &attr, GENERATION)
         });
-        // What was listed before something broke is lost to the caller, who asks without attributes then.
-        match listed.and(broken.map_or(Ok(()), Err)) {
+        match listed {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(failed("readdir", ino)(error)),
         }
@@ -624,6 +631,7 @@ impl Filesystem for Adapter {
         let keep_size = keep_size || allocation == Allocation::PunchHole;
         let done =
             self.namespace().allocate(caller(request), Ino(ino.0), offset, length, allocation, keep_size);
+        let done = done.map(|privileges| self.tell(ino, privileges));
         reply_empty(reply, done.map_err(failed("fallocate", ino)));
     }
 
@@ -667,7 +675,10 @@ impl Filesystem for Adapter {
         }
         let (from, to) = ((Ino(ino_in.0), offset_in), (Ino(ino_out.0), offset_out));
         match self.namespace().copy(caller(request), from, to, len) {
-            Ok(copied) => reply.written(copied as u32), // At most 64 MiB a call.
+            Ok((copied, privileges)) => {
+                self.tell(ino_out, privileges);
+                reply.written(copied as u32); // At most 64 MiB a call.
+            }
             Err(error) => reply.error(failed("copy", ino_out)(error)),
         }
     }

@@ -3,11 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::mount::MountFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
 
@@ -31,6 +32,7 @@ const BACKING_FILES_OPEN: usize = 512;
 
 /// How long a stop waits for programs that still use the tree before it ends their requests.
 const STOP_WAIT: Duration = Duration::from_secs(10);
+const STOP_POLL: Duration = Duration::from_millis(20);
 
 /// What to mount, where and how.
 #[derive(Clone, Debug)]
@@ -115,7 +117,7 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
     let text = mount_point.to_string_lossy().into_owned();
     let root = request.store_path.as_path();
     refuse_store_below(&mount_point, root)?;
-    let volume = OpenVolume::open(root, &text, request.tuning)?;
+    let mut volume = OpenVolume::open(root, Some(&mount_point), request.tuning)?;
     let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
     let info = SessionInfo {
         host: host_name(),
@@ -124,6 +126,7 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
         mount_point: text.clone(),
     };
     let namespace = Namespace::begin(volume.store.clone(), backing, request.settings, info)?;
+    volume.recovered()?;
     let facts = MountFacts {
         store: request.store.clone(),
         mount_point: text,
@@ -143,6 +146,7 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
         Ok(session) => Ok(Mounted { session, shared, volume, mount_point }),
         Err(source) => {
             shared.namespace.end()?;
+            drop(shared);
             volume.close()?;
             let hint = hint(&source);
             Err(MountError::Kernel { path: mount_point, source, hint })
@@ -184,7 +188,7 @@ fn host_name() -> String {
 fn usable_mount_point(path: &Path) -> Result<PathBuf, MountError> {
     let unusable = |cause: String| MountError::MountPoint { path: path.to_owned(), cause };
     let found = match std::fs::metadata(path) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
+        _ if mounts::is_dead(path) => {
             let absolute = std::path::absolute(path).map_err(|e| unusable(e.to_string()))?;
             detach_dead(&absolute).map_err(|e| {
                 unusable(format!(
@@ -246,14 +250,16 @@ impl Mounted {
         let Self { session, shared, volume, mount_point } = self;
         let stopper = Stopper::start(mount_point.clone());
         let served = session.run();
+        if let Some(stopper) = stopper {
+            stopper.finish();
+        }
         shared.namespace.locks().close();
         shared.waiting.close();
         shared.notices.close();
         let ended = shared.namespace.end();
+        // The last handle to the store must be the volume's when that gives it up.
+        drop(shared);
         let closed = volume.close();
-        if let Some(stopper) = stopper {
-            stopper.finish();
-        }
         served.map_err(|source| MountError::Serving { path: mount_point, source })?;
         ended?;
         Ok(closed?)
@@ -264,6 +270,8 @@ impl Mounted {
 struct Stopper {
     handle: SignalHandle,
     thread: JoinHandle<()>,
+    /// Whether requests are served no more.
+    ended: Arc<AtomicBool>,
 }
 
 impl Stopper {
@@ -276,14 +284,16 @@ impl Stopper {
             }
         };
         let handle = signals.handle();
+        let ended = Arc::new(AtomicBool::new(false));
+        let is_ended = Arc::clone(&ended);
         let thread = ambient::spawn("lockwood-signals", move || {
             if let Some(signal) = signals.forever().next() {
                 log::info!("signal {signal}: unmounting {}", mount_point.display());
-                stop(&mount_point);
+                stop(&mount_point, &is_ended);
             }
         });
         match thread {
-            Ok(thread) => Some(Self { handle, thread }),
+            Ok(thread) => Some(Self { handle, thread, ended }),
             Err(error) => {
                 log::error!("signals cannot be received ({error}); stop this mount with umount");
                 None
@@ -292,6 +302,7 @@ impl Stopper {
     }
 
     fn finish(self) {
+        self.ended.store(true, Relaxed);
         self.handle.close();
         if self.thread.join().is_err() {
             log::error!("the thread that receives signals panicked");
@@ -299,7 +310,8 @@ impl Stopper {
     }
 }
 
-fn stop(mount_point: &Path) {
+/// Takes the tree away, and if programs still use it after a while ends what they ask for.
+fn stop(mount_point: &Path, ended: &AtomicBool) {
     let device = device_of(mount_point);
     match attach::unmount(mount_point) {
         Ok(()) => return,
@@ -308,21 +320,32 @@ fn stop(mount_point: &Path) {
     if let Err(error) = attach::detach(mount_point) {
         log::error!("{} cannot be detached: {error}", mount_point.display());
     }
-    // Programs with open files go on until they close them, or until their time is over.
-    let begun: SystemTime = ambient::wall_clock();
-    let connection = device.map(|minor| PathBuf::from(format!("/sys/fs/fuse/connections/{minor}")));
-    while begun.elapsed().is_ok_and(|e| e < STOP_WAIT) {
-        if connection.as_ref().is_none_or(|c| !c.exists()) {
+    let begun = ambient::monotonic();
+    while begun.elapsed() < STOP_WAIT {
+        if ended.load(Relaxed) {
             return;
         }
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(STOP_POLL);
     }
-    if let Some(connection) = connection {
-        log::warn!("programs still use {}; ending their requests", mount_point.display());
-        if let Err(error) = std::fs::write(connection.join("abort"), "1") {
-            log::error!("their requests cannot be ended: {error}; stop them to end this mount");
-        }
+    log::warn!("programs still use {}; ending their requests", mount_point.display());
+    if let Err(error) = device.map_or(Err(io::ErrorKind::NotFound.into()), abort_connection) {
+        // Like a kill: nothing acknowledged is lost, and the next mount recovers.
+        log::error!(
+            "their requests cannot be ended ({error}); the process ends, and the next mount recovers"
+        );
+        log::logger().flush();
+        std::process::exit(1);
     }
+}
+
+/// Ends every request of a connection, by the control file system of FUSE, which not every machine has mounted.
+fn abort_connection(minor: u32) -> io::Result<()> {
+    let control = Path::new("/sys/fs/fuse/connections");
+    let abort = control.join(minor.to_string()).join("abort");
+    if !abort.exists() {
+        rustix::mount::mount("fusectl", control, "fusectl", MountFlags::empty(), None)?;
+    }
+    std::fs::write(abort, "1")
 }
 
 /// The kernel names a FUSE connection after the minor number of its device.

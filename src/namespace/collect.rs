@@ -62,7 +62,12 @@ impl Collector {
         let (sender, receiver) = mpsc::channel();
         let thread = {
             let worker = worker.clone();
-            let body = move || receiver.iter().for_each(|task| worker.run(&task));
+            let body = move || {
+                while let Ok(first) = receiver.recv() {
+                    let batch: Vec<Task> = std::iter::once(first).chain(receiver.try_iter()).collect();
+                    worker.run(&batch);
+                }
+            };
             ambient::spawn("lockwood-collect", body)
                 .map_err(|e| StoreError::io("starting the thread that collects", e))?
         };
@@ -93,6 +98,7 @@ impl Collector {
         if let Some((version, node)) = store.node(ino)? {
             let commit = Commit::new().at(Key::Node(ino), version);
             store.commit(&delete_inode(store, ino, &node, commit)?)?;
+            store.sync()?;
         }
         self.worker.backing.remove(ino.0)?;
         store.commit(&Commit::new().delete(Key::Orphan(ino)))?;
@@ -117,13 +123,21 @@ impl Drop for Collector {
 }
 
 impl Worker {
-    fn run(&self, task: &Task) {
-        let outcome = match task {
-            Task::Remove(ino) => self.remove(*ino),
-            Task::Sweep => self.sweep(),
-        };
-        if let Err(error) = outcome {
+    /// One sync goes before the files of a batch. Otherwise a power cut could bring back a name whose bytes are gone: the
+    /// host would have kept their removal, and not yet the commit that took the name.
+    fn run(&self, batch: &[Task]) {
+        if let Err(error) = self.store.sync() {
             log::error!("collecting: {error}; the next mount tries again");
+            return;
+        }
+        for task in batch {
+            let outcome = match task {
+                Task::Remove(ino) => self.remove(*ino),
+                Task::Sweep => self.sweep(),
+            };
+            if let Err(error) = outcome {
+                log::error!("collecting: {error}; the next mount tries again");
+            }
         }
     }
 

@@ -60,7 +60,8 @@ pub(super) struct Io {
 pub(super) struct Pin<'a> {
     table: &'a InodeTable,
     ino: Ino,
-    inode: Arc<OpenInode>,
+    /// Taken out under the shard's lock only, so that the count of handles means something there.
+    inode: Option<Arc<OpenInode>>,
 }
 
 impl InodeTable {
@@ -78,7 +79,7 @@ impl InodeTable {
         let inode = shard
             .entry(ino)
             .or_insert_with(|| Arc::new(OpenInode { life: Mutex::default(), io: RwLock::default() }));
-        Pin { table: self, ino, inode: Arc::clone(inode) }
+        Pin { table: self, ino, inode: Some(Arc::clone(inode)) }
     }
 
     /// Remembers what a removed inode was.
@@ -110,15 +111,19 @@ impl std::ops::Deref for Pin<'_> {
     type Target = OpenInode;
 
     fn deref(&self) -> &OpenInode {
-        &self.inode
+        match &self.inode {
+            Some(inode) => inode,
+            None => unreachable!("a pin has its inode until it is dropped"),
+        }
     }
 }
 
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
         let mut shard = self.table.shard(self.ino).lock();
-        // Handles are given out under the shard's lock only, so two mean: the table's and this one.
-        if Arc::strong_count(&self.inode) == 2 && self.inode.life.lock().opens == 0 {
+        let Some(inode) = self.inode.take() else { return };
+        // Handles come and go under the shard's lock only, so two mean: the table's and this one.
+        if Arc::strong_count(&inode) == 2 && inode.life.lock().opens == 0 {
             shard.remove(&self.ino);
         }
     }

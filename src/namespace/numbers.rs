@@ -59,6 +59,8 @@ impl InodeNumbers {
         let next = volume.next_ino;
         let commit = Commit::new().at(Key::Volume, version).put(Key::Volume, Document::Volume(volume));
         self.store.commit(&commit)?;
+        // A power cut must not give out again what a file on the host may already be called after.
+        self.store.sync()?;
         Ok(first..next)
     }
 }

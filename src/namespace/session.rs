@@ -145,10 +145,14 @@ fn recover(store: &dyn Store, collector: &Collector, dead: &[Key]) -> Result<()>
         });
         Ok(())
     })?;
+    let mut left = 0;
     for ino in &orphans {
-        collector.collect_now(*ino)?;
+        if let Err(error) = collector.collect_now(*ino) {
+            log::error!("{}: {error}; it is left, and takes space; run lockwood check", Key::Orphan(*ino));
+            left += 1;
+        }
     }
-    for key in dead {
+    for key in dead.iter().filter(|_| left == 0) {
         store.commit(&Commit::new().delete(key.clone()))?;
     }
     collector.sweep();

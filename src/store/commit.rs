@@ -77,11 +77,6 @@ impl Write {
             },
         }
     }
-
-    /// Whether the store needs more room afterwards. What frees room is let through when the disk is full.
-    pub fn grows(&self) -> bool {
-        matches!(self, Self::Put(..))
-    }
 }
 
 /// Checks and writes. Each key is written at most once.
@@ -97,6 +92,26 @@ impl Commit {
     /// An empty one.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether the store needs lasting room for it: a new name, content or attribute. What takes a name away never does,
+    /// nor what only changes documents that are there; it passes when the disk is full, so that room can be made.
+    pub fn grows(&self) -> bool {
+        let removes = |write: &Write| matches!(write, Write::Delete(Key::Entry(..)));
+        let adds =
+            |write: &Write| matches!(write, Write::Put(Key::Entry(..) | Key::Content(_) | Key::Xattr(..), _));
+        self.writes.iter().any(adds) && !self.writes.iter().any(removes)
+    }
+
+    /// About how many bytes the store takes for it, at most, until it is tidied.
+    pub fn cost_bytes(&self) -> u64 {
+        const DOCUMENT_BYTES: u64 = 1024;
+        let variable = |write: &Write| match write {
+            Write::Put(_, Document::Content(content)) => content.bytes.len() as u64,
+            Write::Put(_, Document::Xattr(xattr)) => xattr.value.len() as u64,
+            _ => 0,
+        };
+        self.writes.iter().map(|write| DOCUMENT_BYTES + variable(write)).sum()
     }
 
     /// Adds a check.

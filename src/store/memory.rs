@@ -106,6 +106,14 @@ impl Store for MemoryStore {
         Ok(version)
     }
 
+    fn admit_content(&self, _bytes: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        0
+    }
+
     fn stop(&self, cause: &str) {
         let _ = self.stopped.set(cause.to_owned()); // The first cause is the one to tell.
     }

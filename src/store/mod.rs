@@ -152,6 +152,16 @@ pub trait Store: Reader {
     /// [`StoreError::Stopped`]: after a failed sync nobody knows what is on disk.
     fn sync(&self) -> Result<(), StoreError>;
 
+    /// Whether there is room for `bytes` of content beside the documents. What is kept free for the documents is not for
+    /// content, or the store could not even record that something is removed.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`].
+    fn admit_content(&self, bytes: u64) -> Result<(), StoreError>;
+
+    /// What is kept free where the documents are, in bytes.
+    fn reserve_bytes(&self) -> u64;
+
     /// Refuses every further commit and sync: something that the documents rest on has failed, and nobody knows what is on
     /// disk. `cause` is for the errors that follow.
     fn stop(&self, cause: &str);

@@ -4,8 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::ambient;
 use crate::cli::Failure;
 use crate::cli::args::{Lock, ModeArgument};
 use crate::cli::target::{control_path, mount_of};
@@ -39,8 +44,8 @@ pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
         eprintln!("lockwood: {}: {cause}", arguments.path.display());
         return Ok(ExitCode::from(EXIT_NOT_FREE));
     }
-    let status = match Command::new(program).args(rest).status() {
-        Ok(status) => status,
+    let status = match Command::new(program).args(rest).spawn() {
+        Ok(child) => attend(child)?,
         Err(error) => {
             eprintln!("lockwood: {}: {error}", program.display());
             return Ok(ExitCode::from(EXIT_NOT_FOUND));
@@ -50,6 +55,30 @@ pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
     drop(control);
     let code = status.code().unwrap_or_else(|| EXIT_SIGNAL_BASE + status.signal().unwrap_or_default());
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+/// Waits for the command. Signals are for the command: the lock must not end before it does. Those of the terminal reach
+/// it by themselves, the others are passed on.
+fn attend(mut child: Child) -> Result<ExitStatus, Failure> {
+    let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])?;
+    let handle = signals.handle();
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let passing = ambient::spawn("lockwood-signals", move || {
+        for signal in signals.forever() {
+            let passed = match signal {
+                SIGTERM => Some(Signal::TERM),
+                SIGHUP => Some(Signal::HUP),
+                _ => None,
+            };
+            if let Some((pid, signal)) = pid.zip(passed) {
+                let _ = kill_process(pid, signal); // A command that has ended needs no signal.
+            }
+        }
+    })?;
+    let status = child.wait();
+    handle.close();
+    let _ = passing.join(); // It only passes signals on.
+    Ok(status?)
 }
 
 fn prepare(arguments: &Lock, operation: &str) -> Result<(File, HoldRequest), Failure> {
@@ -64,7 +93,11 @@ fn prepare(arguments: &Lock, operation: &str) -> Result<(File, HoldRequest), Fai
     }
     let control = control_path(&mount_point, "hold");
     let control = OpenOptions::new().read(true).write(true).open(&control).map_err(|e| {
-        format!("{}: {e}; only root and the user who mounted may hold locks", control.display())
+        let hint = match e.kind() {
+            std::io::ErrorKind::PermissionDenied => "; only root and the user who mounted may hold locks",
+            _ => "",
+        };
+        format!("{}: {e}{hint}", control.display())
     })?;
     let wait_ms = u64::try_from(arguments.wait.as_millis()).unwrap_or(u64::MAX);
     Ok((control, HoldRequest { id: id.encoded(), mode, wait_ms, operation: format!("lock: {operation}") }))

@@ -19,7 +19,7 @@ const CLOSE_WAIT: Duration = Duration::from_secs(120);
 
 pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     let mount_point = mount_point(&arguments.mount_point)?;
-    let dead = std::fs::metadata(&mount_point).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN));
+    let dead = mounts::is_dead(&mount_point);
     let daemon = if dead { None } else { daemon_of(&mount_point) };
     let taken =
         if arguments.lazy || dead { attach::detach(&mount_point) } else { attach::unmount(&mount_point) };
@@ -54,11 +54,17 @@ fn daemon_of(mount_point: &Path) -> Option<u32> {
     serde_json::from_str::<Status>(&text).ok().map(|status| status.pid)
 }
 
+/// A process that has ended and whose parent has not asked for it yet runs no more.
+fn is_running(process: &Path) -> bool {
+    let state = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+    state.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
 fn wait_for_end(pid: u32) -> Result<(), Failure> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let begun = ambient::monotonic();
     let waiting = spinner("closing the store".to_owned());
-    while process.exists() {
+    while is_running(&process) {
         if begun.elapsed() > CLOSE_WAIT {
             return Err(format!("unmounted, but process {pid} still closes the store").into());
         }

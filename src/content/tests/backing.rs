@@ -55,7 +55,7 @@ fn ranges_that_no_file_has_are_refused() {
     for offset in [MAX_SIZE, u64::MAX] {
         too_large(file.write_at(b"x", offset));
         too_large(file.read_at(&mut [0], offset));
-        too_large(file.allocate(offset, 1));
+        too_large(file.allocate(offset, 1, false));
         too_large(file.punch_hole(1, offset));
         too_large(file.zero_range(offset, u64::MAX));
         too_large(file.copy_to(offset, &file, 0, 1).map(drop));

@@ -76,7 +76,7 @@ fn apply(files: &BackingFiles, model: &mut [Vec<u8>; 2], base: u64, step: &Step)
             model[file][at..at + len].fill(0);
         }
         Step::Allocate { file, at, len } => {
-            files.file(ino(file)).unwrap().allocate(offset(at), len as u64).unwrap();
+            files.file(ino(file)).unwrap().allocate(offset(at), len as u64, false).unwrap();
         }
         Step::Copy { from, at, to, len } => {
             let (source, target) = (files.file(ino(from)).unwrap(), files.file(ino(1 - from)).unwrap());

@@ -25,12 +25,12 @@ fn allocate_reserves_and_changes_no_byte() {
     let (dir, files) = small();
     let file = files.file(7).unwrap();
     file.write_at(b"here", SEGMENT).unwrap();
-    file.allocate(SEGMENT / 2, 2 * SEGMENT).unwrap();
+    file.allocate(SEGMENT / 2, 2 * SEGMENT, false).unwrap();
     assert!(file.allocated_blocks().unwrap() * 512 >= 2 * SEGMENT);
     assert_eq!(tree(dir.path()).len(), 3);
     assert_eq!(read(&file, SEGMENT - 1, 6), *b"\0here\0");
     assert_eq!(fs::metadata(dir.path().join("07/0000000000000007")).unwrap().len(), 0);
-    file.allocate(0, 0).unwrap();
+    file.allocate(0, 0, false).unwrap();
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn allocate_of_more_than_the_host_has_fails_at_once_and_makes_nothing() {
     let file = files.file(7).unwrap();
     file.write_at(b"x", 3 * SEGMENT_BYTES).unwrap();
     for (offset, len) in [(0, MAX_SIZE), (5, 1 << 60), (MAX_SIZE - (1 << 50), 1 << 50)] {
-        assert!(matches!(file.allocate(offset, len), Err(ContentError::NoSpace { .. })));
+        assert!(matches!(file.allocate(offset, len, false), Err(ContentError::NoSpace { .. })));
     }
     assert_eq!(tree(dir.path()).len(), 2);
     assert!(file.allocated_blocks().unwrap() <= 64);

@@ -60,6 +60,7 @@ pub(in crate::fuse) fn write(
     };
     match shared.control.handles.lock().get(&fh.0) {
         None => return reply.error(Errno::EBADF),
+        Some(handle) if !handle.is_hold => return reply.error(Errno::EPERM),
         Some(handle) if handle.guard.is_some() => return reply.error(Errno::EBUSY),
         Some(_) => {}
     }
@@ -107,6 +108,8 @@ fn finish(
     };
     let bytes = serde_json::to_vec(&answer).unwrap_or_default().into();
     match shared.control.handles.lock().get_mut(&fh.0) {
+        // Two requests through one open file: the first to be granted keeps it.
+        Some(handle) if handle.guard.is_some() => return reply.error(Errno::EBUSY),
         Some(handle) => {
             handle.bytes = bytes;
             handle.guard = guard;

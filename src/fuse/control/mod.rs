@@ -75,9 +75,10 @@ pub(super) struct Control {
 }
 
 /// An open control file.
-#[derive(Default)]
 struct Handle {
     bytes: Arc<[u8]>,
+    /// Whether requests for locks are taken here.
+    is_hold: bool,
     guard: Option<Guard>,
 }
 
@@ -157,7 +158,7 @@ impl Control {
             crtime: self.facts.since,
             kind: node.file_type(),
             perm: match node {
-                ControlNode::Hold => 0o600,
+                ControlNode::Hold(_) => 0o600,
                 _ if directory => 0o500,
                 _ => 0o400,
             },
@@ -208,9 +209,10 @@ impl Control {
         numbered.skip(usize::try_from(offset).unwrap_or(usize::MAX)).collect()
     }
 
-    fn new_handle(&self, bytes: Vec<u8>) -> FileHandle {
+    fn new_handle(&self, node: &ControlNode, bytes: Vec<u8>) -> FileHandle {
         let handle = self.next_handle.fetch_add(1, Relaxed);
-        self.handles.lock().insert(handle, Handle { bytes: bytes.into(), guard: None });
+        let is_hold = matches!(node, ControlNode::Hold(_));
+        self.handles.lock().insert(handle, Handle { bytes: bytes.into(), is_hold, guard: None });
         FileHandle(handle)
     }
 
@@ -250,7 +252,7 @@ pub(super) fn open(shared: &Arc<Shared>, ino: INodeNo, reply: ReplyOpen) {
 fn show(shared: &Shared, node: &ControlNode, reply: ReplyOpen) {
     match texts::text(shared, node) {
         Ok(Some(text)) => {
-            reply.opened(shared.control.new_handle(text.into_bytes()), FopenFlags::FOPEN_DIRECT_IO);
+            reply.opened(shared.control.new_handle(node, text.into_bytes()), FopenFlags::FOPEN_DIRECT_IO);
         }
         Ok(None) => reply.error(Errno::ENOENT),
         Err(error) => reply.error(report("show", &node.describe(), &error)),

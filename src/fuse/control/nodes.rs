@@ -1,5 +1,7 @@
 //! The control files: which there are, their names and their inode numbers.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use fuser::FileType;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -23,12 +25,21 @@ pub(super) enum ControlNode {
     Documents,
     Status,
     Check,
-    Hold,
+    /// Each look-up gets an inode of its own: the kernel lets one writer at a time at an inode, and a writer may wait.
+    Hold(u64),
     Lock(LockId),
     Document(Key),
 }
 
-const FIXED: [(ControlNode, &str); 8] = [
+const HOLD: &str = "hold";
+
+static NEXT_HOLD: AtomicU64 = AtomicU64::new(0);
+
+fn new_hold() -> ControlNode {
+    ControlNode::Hold(NEXT_HOLD.fetch_add(1, Relaxed))
+}
+
+const FIXED: [(ControlNode, &str); 7] = [
     (ControlNode::Root, super::NAME),
     (ControlNode::Locks, "locks"),
     (ControlNode::Sessions, "sessions"),
@@ -36,7 +47,6 @@ const FIXED: [(ControlNode, &str); 8] = [
     (ControlNode::Documents, "documents"),
     (ControlNode::Status, "status"),
     (ControlNode::Check, "check"),
-    (ControlNode::Hold, "hold"),
 ];
 
 impl ControlNode {
@@ -54,7 +64,7 @@ impl ControlNode {
     }
 
     pub(super) fn is_dynamic(&self) -> bool {
-        matches!(self, Self::Lock(_) | Self::Document(_))
+        matches!(self, Self::Hold(_) | Self::Lock(_) | Self::Document(_))
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -67,6 +77,7 @@ impl ControlNode {
 
     pub(super) fn describe(&self) -> String {
         match self {
+            Self::Hold(serial) => format!("{HOLD}:{serial}"),
             Self::Lock(id) => format!("lock:{}", id.encoded()),
             Self::Document(key) => key.to_string(),
             other => format!("{other:?}").to_lowercase(),
@@ -80,6 +91,7 @@ impl ControlNode {
         }
         let name = std::str::from_utf8(name).ok()?;
         match self {
+            Self::Root if name == HOLD => Some(new_hold()),
             Self::Root => {
                 FIXED.iter().skip(1).find(|(_, fixed)| *fixed == name).map(|(node, _)| node.clone())
             }
@@ -100,7 +112,8 @@ impl ControlNode {
     pub(super) fn children(&self, namespace: &Namespace) -> Vec<(String, Self)> {
         match self {
             Self::Root => {
-                FIXED.iter().skip(1).map(|(node, name)| ((*name).to_owned(), node.clone())).collect()
+                let fixed = FIXED.iter().skip(1).map(|(node, name)| ((*name).to_owned(), node.clone()));
+                fixed.chain([(HOLD.to_owned(), new_hold())]).collect()
             }
             Self::Locks => {
                 let documents = namespace.locks().documents();
@@ -158,7 +171,8 @@ mod tests {
         for (node, _) in &FIXED {
             assert_eq!(ControlNode::fixed(node.ino()).as_ref(), Some(node));
         }
-        assert_eq!(ControlNode::fixed(FIRST_INO + 8), None);
+        assert_eq!(ControlNode::fixed(FIRST_INO + 7), None);
+        assert_ne!(new_hold().ino(), new_hold().ino());
         let deep =
             |last: &str| LockId::from_path(format!("{}/{last}", "/\u{e9}".repeat(100)).as_bytes()).unwrap();
         let (one, other) = (file_name(&deep("a")), file_name(&deep("b")));

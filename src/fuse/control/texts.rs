@@ -20,7 +20,7 @@ pub(super) fn text(shared: &Shared, node: &ControlNode) -> Result<Option<String>
     let namespace = &shared.namespace;
     let value = match node {
         ControlNode::Status => Some(serde_json::to_value(status(shared)?)),
-        ControlNode::Hold => return Ok(Some(String::new())),
+        ControlNode::Hold(_) => return Ok(Some(String::new())),
         ControlNode::Check => Some(serde_json::to_value(check(shared)?)),
         ControlNode::Lock(id) => namespace.locks().document(id).map(serde_json::to_value),
         ControlNode::Document(key) => {

@@ -172,7 +172,7 @@ impl Namespace {
             ContentPlace::Backing if size < old_size => Ok((commit, Some(size))),
             ContentPlace::Backing => {
                 if !io.trimmed {
-                    pin.backing(io, ino, self)?.truncate(old_size)?;
+                    pin.backing(io, ino, self)?.trim(old_size)?;
                     io.trimmed = true;
                 }
                 Ok((commit, None))

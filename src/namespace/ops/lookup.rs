@@ -52,12 +52,15 @@ impl Namespace {
         }
     }
 
-    /// The room for more.
+    /// The room for more: less what the store keeps free for its own work.
     ///
     /// # Errors
     /// The host's.
     pub fn space(&self) -> Result<Space> {
-        Ok(self.backing.space()?)
+        let mut space = self.backing.space()?;
+        let reserved = self.store.reserve_bytes().div_ceil(space.block_size.max(1));
+        space.blocks_available = space.blocks_available.saturating_sub(reserved);
+        Ok(space)
     }
 
     /// The kernel knows the inode no longer.

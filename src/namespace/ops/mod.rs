@@ -1,6 +1,7 @@
 //! The operations, one subject a file.
 
 pub mod attributes;
+pub mod copy;
 pub mod link;
 pub mod lookup;
 pub mod make;

@@ -7,8 +7,8 @@
 //!    checks alone would keep the tree a tree.
 //! 2. Paths are resolved before the locks are held, and may mean something else by then: they are resolved again under
 //!    the locks, and if the locks are not those of the paths any more, everything starts over.
-//! 3. The subtree may be large: a directory's place is in its own node and its entry, so a rename writes at most seven
-//!    documents, whatever is below.
+//! 3. The subtree may be large: a directory's place is in its own node and its entry, so a rename writes at most eight
+//!    documents (and the attributes of a file that it replaces), whatever is below.
 //! 4. A rename that must wait must not hold up others: [`Patience::Try`] never waits, and the caller can take the
 //!    operation elsewhere before it asks again with [`Patience::Wait`].
 
@@ -51,6 +51,8 @@ pub enum Manner {
     Exchange,
     /// What stands under the new name is replaced, and a whiteout (a character device 0/0) takes the old name's place.
     Whiteout,
+    /// The same, and nothing may stand under the new name.
+    WhiteoutNoReplace,
 }
 
 /// Whether to wait for locks.
@@ -147,7 +149,9 @@ impl Namespace {
         let target = self.side(&rename.target_key())?;
         let resolved = Resolved { source, target, source_chain, target_chain };
         match &resolved.target {
-            Some(_) if rename.manner == Manner::NoReplace => return Err(NamespaceError::Exists),
+            Some(_) if matches!(rename.manner, Manner::NoReplace | Manner::WhiteoutNoReplace) => {
+                return Err(NamespaceError::Exists);
+            }
             None if rename.manner == Manner::Exchange => return Err(NamespaceError::NotFound),
             Some(target) if target.entry.ino == resolved.source.entry.ino => return Ok(None),
             _ => {}
@@ -200,17 +204,17 @@ impl Namespace {
                 from = Counts { children: 0, subdirectories: from.subdirectories + target_is_directory };
                 to = Counts { children: 0, subdirectories: to.subdirectories - target_is_directory };
             }
-            (Manner::Whiteout, _) => {
+            (Manner::Whiteout | Manner::WhiteoutNoReplace, _) => {
                 commit = self.put_whiteout(caller, rename, now, commit)?;
                 from.children = 0;
             }
             _ => commit = commit.delete(rename.source_key()),
         }
         if rename.manner == Manner::Exchange {
-            return self.finish(rename, commit, from, to, now);
+            return self.commit_move(rename, commit, from, to, now);
         }
         match &resolved.target {
-            None => self.finish(rename, commit, from, to, now),
+            None => self.commit_move(rename, commit, from, to, now),
             Some(victim) => {
                 to.children -= 1;
                 self.replace(rename, victim, commit, from, to, now)
@@ -233,7 +237,7 @@ impl Namespace {
         if victim.entry.kind == FileKind::Directory {
             to.subdirectories -= 1;
             let commit = self.drop_directory(ino, *version, node, commit)?;
-            self.finish(rename, commit, from, to, now)?;
+            self.commit_move(rename, commit, from, to, now)?;
             self.directory_dropped(ino, node.clone());
             return Ok(());
         }
@@ -243,13 +247,13 @@ impl Namespace {
         let (version, node) =
             self.live_node(ino).map_err(|_| NamespaceError::Conflict(rename.target_key()))?;
         let (commit, after): (Commit, After) = self.drop_name(ino, version, &node, &life, now, commit)?;
-        self.finish(rename, commit, from, to, now)?;
+        self.commit_move(rename, commit, from, to, now)?;
         self.name_dropped(ino, node, &mut life, &after);
         Ok(())
     }
 
     /// Adds what happens to the parents, and commits.
-    fn finish(
+    fn commit_move(
         &self,
         rename: &Rename,
         commit: Commit,

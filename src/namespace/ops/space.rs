@@ -1,11 +1,10 @@
 //! fallocate: reserving, freeing and zeroing ranges of a file.
 
 use crate::content::MAX_SIZE;
-use crate::document::merge::Extent;
-use crate::document::{ContentPlace, Ino, Key, NodeDelta};
-use crate::namespace::{Caller, Namespace, NamespaceError, Result, privilege_bits};
+use crate::document::Ino;
+use crate::namespace::{Caller, Namespace, NamespaceError, Result};
 
-use super::read::regular;
+use super::write::Privileges;
 
 /// What becomes of the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,38 +30,29 @@ impl Namespace {
         len: u64,
         allocation: Allocation,
         keep_size: bool,
-    ) -> Result<()> {
+    ) -> Result<Privileges> {
         let end = offset.checked_add(len).filter(|end| *end <= MAX_SIZE).ok_or(NamespaceError::TooLarge)?;
         if len == 0 {
             return Err(NamespaceError::Invalid("an empty range"));
         }
         let pin = self.inodes.pin(ino);
         let mut io = pin.io.write();
-        let (_, node) = self.live_node(ino)?;
-        let (file, commit) = self.prepare(&pin, &mut io, ino, regular(&node)?)?;
-        match allocation {
-            Allocation::Reserve => file.allocate(offset, len)?,
-            Allocation::PunchHole => file.punch_hole(offset, len)?,
-            Allocation::Zero => {
-                file.zero_range(offset, len)?;
-                file.allocate(offset, len)?;
+        self.retry(|| {
+            let (_, node) = self.live_node(ino)?;
+            if allocation != Allocation::PunchHole {
+                self.store.admit_content(len)?;
             }
-        }
-        let now = self.now();
-        let extent = Extent {
-            size_at_least: if keep_size { 0 } else { end },
-            blocks: file.allocated_blocks()?,
-            place: ContentPlace::Backing,
-        };
-        let mode_clear = if caller.keeps_privileges() { 0 } else { privilege_bits(&node) };
-        let delta = NodeDelta {
-            mtime: Some(now),
-            ctime: Some(now),
-            mode_clear,
-            extent: Some(extent),
-            ..NodeDelta::default()
-        };
-        self.store.commit(&commit.merge(Key::Node(ino), delta))?;
-        Ok(())
+            let prepared = self.prepare(&pin, &mut io, ino, &node)?;
+            let file = &prepared.file;
+            let done = match allocation {
+                Allocation::Reserve => file.allocate(offset, len, !keep_size),
+                Allocation::PunchHole => file.punch_hole(offset, len),
+                Allocation::Zero => {
+                    file.zero_range(offset, len).and_then(|()| file.allocate(offset, len, !keep_size))
+                }
+            };
+            let outcome = done.map(|()| if keep_size { 0 } else { end }).map_err(Into::into);
+            self.finish(&mut io, prepared, outcome, !caller.keeps_privileges())
+        })
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! What is hard: whatever crashes when, no file shows bytes that were never written to it. The rule that gives it: bytes
 //! reach their backing file before the node's document names a size that covers them, and what a backing file holds
-//! beyond the node's size is cut off before the node is let name a larger one ([`prepare`](Namespace::prepare)).
+//! beyond the node's size is cut off before the node is let name a larger one ([`prepare`](Namespace::prepare)). When a
+//! write fails, what it has left in the backing file is cut off at once, so that it neither shows nor takes space.
 //!
 //! Small contents are one document, written in the same commit as the node. A file that outgrows it moves to a backing
-//! file, and does not come back until it is cut to nothing.
+//! file, and stays there.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::content::{BackingFile, MAX_SIZE};
 use crate::document::merge::Extent;
 use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regular};
 use crate::namespace::inodes::{Io, Pin};
-use crate::namespace::{Caller, Namespace, NamespaceError, Result, privilege_bits};
+use crate::namespace::{Namespace, NamespaceError, Result, privilege_bits};
 use crate::store::{Commit, NodeRef};
 
 use super::read::regular;
@@ -25,6 +26,27 @@ pub(super) fn inline_blocks(len: usize) -> u64 {
     (len as u64).div_ceil(SECTOR)
 }
 
+/// Whether a change took privileges (set-user-id, set-group-id) from the file, which the kernel must learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Privileges {
+    /// The mode is as before.
+    Kept,
+    /// Bits of the mode are gone.
+    Dropped,
+}
+
+/// The backing file of one inode that is about to change, and what the node says of it now.
+pub(super) struct Prepared<'a> {
+    pub(super) file: Arc<BackingFile>,
+    /// Makes the node say where the bytes are; to be finished by [`Namespace::finish`].
+    pub(super) commit: Commit,
+    ino: Ino,
+    node: &'a NodeRef,
+    place: ContentPlace,
+    size: u64,
+}
+
 impl Namespace {
     /// Writes all of `data` at `offset`.
     ///
@@ -32,35 +54,27 @@ impl Namespace {
     ///
     /// # Errors
     /// `TooLarge`; no space; `NotFound`.
-    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], drop_privileges: bool) -> Result<()> {
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], drop_privileges: bool) -> Result<Privileges> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_SIZE);
         let end = end.ok_or(NamespaceError::TooLarge)?;
         let pin = self.inodes.pin(ino);
         let mut io = pin.io.write();
-        let (_, node) = self.live_node(ino)?;
-        let regular = regular(&node)?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        let inline = regular.place != ContentPlace::Backing && end <= u64::from(self.volume.inline_max);
-        let commit = if inline {
-            self.write_inline(ino, regular, data, offset)?
-        } else {
-            self.write_backing(&pin, &mut io, ino, regular, data, offset)?
-        };
-        let now = self.now();
-        let mode_clear = if drop_privileges { privilege_bits(&node) } else { 0 };
-        let (commit, extent) = commit;
-        let mut delta = NodeDelta {
-            mtime: Some(now),
-            ctime: Some(now),
-            mode_clear,
-            extent: Some(extent),
-            ..NodeDelta::default()
-        };
-        let commit = self.drop_capabilities(ino, &node, commit, &mut delta)?.merge(Key::Node(ino), delta);
-        self.store.commit(&commit)?;
-        Ok(())
+        self.retry(|| {
+            let (_, node) = self.live_node(ino)?;
+            let regular = regular(&node)?;
+            if data.is_empty() {
+                return Ok(Privileges::Kept);
+            }
+            if regular.place != ContentPlace::Backing && end <= u64::from(self.volume.inline_max) {
+                let (commit, extent) = self.write_inline(ino, regular, data, offset)?;
+                let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
+                return self.commit_content(ino, &node, drop_privileges, commit, delta);
+            }
+            self.store.admit_content(data.len() as u64)?;
+            let prepared = self.prepare(&pin, &mut io, ino, &node)?;
+            let written = prepared.file.write_at(data, offset).map_err(Into::into);
+            self.finish(&mut io, prepared, written.map(|()| end), drop_privileges)
+        })
     }
 
     fn write_inline(
@@ -89,51 +103,80 @@ impl Namespace {
         Ok((Commit::new().put(Key::Content(ino), document), extent))
     }
 
-    fn write_backing(
-        &self,
-        pin: &Pin<'_>,
-        io: &mut Io,
-        ino: Ino,
-        regular: &Regular,
-        data: &[u8],
-        offset: u64,
-    ) -> Result<(Commit, Extent)> {
-        let (file, commit) = self.prepare(pin, io, ino, regular)?;
-        if let Err(error) = file.write_at(data, offset) {
-            // Part of the bytes may stand beyond the node's size now.
-            io.trimmed = false;
-            return Err(error.into());
-        }
-        let extent = Extent {
-            size_at_least: offset + data.len() as u64,
-            blocks: file.allocated_blocks()?,
-            place: ContentPlace::Backing,
-        };
-        Ok((commit, extent))
-    }
-
     /// The backing file, holding exactly what the node says that the file holds, and a commit that makes the node say
-    /// that its bytes are there: to be finished with the [`Extent`].
-    pub(super) fn prepare(
+    /// that its bytes are there.
+    pub(super) fn prepare<'a>(
         &self,
         pin: &Pin<'_>,
         io: &mut Io,
         ino: Ino,
-        regular: &Regular,
-    ) -> Result<(Arc<BackingFile>, Commit)> {
+        node: &'a NodeRef,
+    ) -> Result<Prepared<'a>> {
+        let Regular { size, place, .. } = *regular(node)?;
         let file = pin.backing(io, ino, self)?;
         let mut commit = Commit::new();
-        if !io.trimmed || regular.place != ContentPlace::Backing {
+        if !io.trimmed || place != ContentPlace::Backing {
             // Until the commit the node may not know of this file: a try that failed may have left anything in it.
-            let known = if regular.place == ContentPlace::Backing { regular.size } else { 0 };
-            file.truncate(known)?;
+            let known = if place == ContentPlace::Backing { size } else { 0 };
+            file.trim(known)?;
             io.trimmed = true;
         }
-        if regular.place == ContentPlace::Inline {
+        if place == ContentPlace::Inline {
             file.write_at(&self.inline(ino)?, 0)?;
+            // The document may be durable, and goes with the commit; what takes its place must be so before.
+            file.sync(true)?;
             commit = commit.delete(Key::Content(ino));
         }
-        Ok((file, commit))
+        Ok(Prepared { file, commit, ino, node, place, size })
+    }
+
+    /// Commits a change of a backing file that reaches to the end that `outcome` says (0: the file does not grow); or
+    /// undoes it.
+    pub(super) fn finish(
+        &self,
+        io: &mut Io,
+        prepared: Prepared<'_>,
+        outcome: Result<u64>,
+        drop_privileges: bool,
+    ) -> Result<Privileges> {
+        let Prepared { file, commit, ino, node, place, size } = prepared;
+        let committed = outcome.and_then(|size_at_least| {
+            let extent =
+                Extent { size_at_least, blocks: file.allocated_blocks()?, place: ContentPlace::Backing };
+            let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
+            self.commit_content(ino, node, drop_privileges, commit, delta)
+        });
+        committed.inspect_err(|_| {
+            io.trimmed = false;
+            let undone = if place == ContentPlace::Backing {
+                file.truncate(size)
+            } else {
+                // The node does not know of this file, so nobody would ever remove it.
+                io.backing = None;
+                self.backing.remove(ino.0)
+            };
+            if let Err(error) = undone {
+                log::warn!("what a failed change of inode {ino} left takes space for now: {error}");
+            }
+        })
+    }
+
+    /// Commits a change of content with what goes with every one: times, privileges and capabilities.
+    fn commit_content(
+        &self,
+        ino: Ino,
+        node: &NodeRef,
+        drop_privileges: bool,
+        commit: Commit,
+        mut delta: NodeDelta,
+    ) -> Result<Privileges> {
+        let now = self.now();
+        (delta.mtime, delta.ctime) = (Some(now), Some(now));
+        delta.mode_clear = if drop_privileges { privilege_bits(node) } else { 0 };
+        let dropped = delta.mode_clear != 0;
+        let commit = self.drop_capabilities(ino, node, commit, &mut delta)?;
+        self.store.commit(&commit.merge(Key::Node(ino), delta))?;
+        Ok(if dropped { Privileges::Dropped } else { Privileges::Kept })
     }
 
     /// Adds to `commit` that a file loses its capabilities (`security.capability`) when its content or owner changes.
@@ -156,85 +199,5 @@ impl Namespace {
             }
             None => Ok(commit),
         }
-    }
-
-    /// Copies up to `len` bytes from one file to another, or within one; returns how many. Ranges of one file that
-    /// overlap are the kernel's to refuse.
-    ///
-    /// # Errors
-    /// As reading and writing.
-    pub fn copy(
-        &self,
-        caller: Caller,
-        (from, from_offset): (Ino, u64),
-        (to, to_offset): (Ino, u64),
-        len: u64,
-    ) -> Result<u64> {
-        const COPY_MAX: u64 = 64 << 20;
-        const PIECE: u32 = 1 << 20;
-        let (_, source) = self.live_node(from)?;
-        let len = len.min(regular(&source)?.size.saturating_sub(from_offset)).min(COPY_MAX);
-        if let Some(copied) = self.copy_backing((from, from_offset), (to, to_offset), len)? {
-            return Ok(copied);
-        }
-        let mut done = 0;
-        while done < len {
-            let piece = u32::try_from(len - done).unwrap_or(PIECE).min(PIECE);
-            let bytes = self.read(from, from_offset + done, piece)?;
-            if bytes.is_empty() {
-                break;
-            }
-            self.write(to, to_offset + done, &bytes, !caller.keeps_privileges())?;
-            done += bytes.len() as u64;
-        }
-        Ok(done)
-    }
-
-    /// Copies between two backing files, within the host and with its holes. `None` if that is not how these two are.
-    fn copy_backing(
-        &self,
-        (from, from_offset): (Ino, u64),
-        (to, to_offset): (Ino, u64),
-        len: u64,
-    ) -> Result<Option<u64>> {
-        let end =
-            to_offset.checked_add(len).filter(|end| *end <= MAX_SIZE).ok_or(NamespaceError::TooLarge)?;
-        if from == to || len <= u64::from(self.volume.inline_max) {
-            return Ok(None);
-        }
-        let (from_pin, to_pin) = (self.inodes.pin(from), self.inodes.pin(to));
-        // Both in the order of inode numbers, so that two copies in opposite directions do not wait for each other.
-        let (_from_io, mut to_io) = if from < to {
-            let from_io = from_pin.io.read();
-            (from_io, to_pin.io.write())
-        } else {
-            let to_io = to_pin.io.write();
-            (from_pin.io.read(), to_io)
-        };
-        let (_, source) = self.live_node(from)?;
-        let (_, target) = self.live_node(to)?;
-        let (source, target_regular) = (regular(&source)?, regular(&target)?);
-        let (ContentPlace::Backing, Some(source_file)) = (source.place, self.backing.find(from.0)?) else {
-            return Ok(None);
-        };
-        let (target_file, commit) = self.prepare(&to_pin, &mut to_io, to, target_regular)?;
-        let copied = source_file
-            .copy_to(from_offset, &target_file, to_offset, len)
-            .inspect_err(|_| to_io.trimmed = false)?;
-        let now = self.now();
-        let extent = Extent {
-            size_at_least: to_offset + copied.min(end - to_offset),
-            blocks: target_file.allocated_blocks()?,
-            place: ContentPlace::Backing,
-        };
-        let delta = NodeDelta {
-            mtime: Some(now),
-            ctime: Some(now),
-            mode_clear: privilege_bits(&target),
-            extent: Some(extent),
-            ..NodeDelta::default()
-        };
-        self.store.commit(&commit.merge(Key::Node(to), delta))?;
-        Ok(Some(copied))
     }
 }

@@ -19,6 +19,7 @@ pub mod space;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::Mutex;
@@ -28,6 +29,7 @@ use self::space::SpaceGuard;
 use super::commit::{Commit, CommitError};
 use super::scan::{Pager, bounds};
 use super::{Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
+use crate::ambient;
 use crate::document::codec;
 use crate::document::{Key, Kind, Stored, Version};
 
@@ -74,6 +76,10 @@ struct Counters {
 struct Versions {
     last: u64,
 }
+
+/// How long closing waits for the tables.
+const FLUSH_WAIT: Duration = Duration::from_secs(20);
+const FLUSH_POLL: Duration = Duration::from_millis(2);
 
 const ERA_SHIFT: u32 = 40;
 const ERA_SPACE: &str = "engine";
@@ -141,7 +147,18 @@ impl EmbeddedStore {
         let flushing = |e| engine_error("the database could not be flushed", e);
         self.sync()?;
         for space in &self.spaces {
-            space.rotate_memtable_and_wait().map_err(flushing)?;
+            space.rotate_memtable().map_err(flushing)?;
+        }
+        // A database whose disk is full or gone never comes to an end. What is synced is in the journal anyway.
+        let begun = ambient::monotonic();
+        while self.spaces.iter().any(|space| space.sealed_memtable_count() > 0) {
+            if begun.elapsed() > FLUSH_WAIT {
+                log::warn!(
+                    "the database has not flushed its memory; its journal is replayed when it is opened"
+                );
+                break;
+            }
+            std::thread::sleep(FLUSH_POLL);
         }
         self.sync()
     }
@@ -290,6 +307,14 @@ impl Store for EmbeddedStore {
         self.db
             .persist(PersistMode::SyncData)
             .map_err(|e| self.failed(engine_error("the journal could not be synced", e)))
+    }
+
+    fn admit_content(&self, bytes: u64) -> Result<(), StoreError> {
+        self.space.admit_content(bytes)
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        self.space.reserve_bytes()
     }
 
     fn stop(&self, cause: &str) {

@@ -40,17 +40,17 @@ pub struct OpenVolume {
 }
 
 impl OpenVolume {
-    /// Opens the volume at `root` for the mount point (empty: for a command).
+    /// Opens the volume at `root`, to be mounted there or for a command.
     ///
     /// # Errors
     /// [`OpenError`] says what to do.
-    pub fn open(root: &Path, mount_point: &str, tuning: Tuning) -> Result<Self, OpenError> {
+    pub fn open(root: &Path, mount_point: Option<&Path>, tuning: Tuning) -> Result<Self, OpenError> {
         let layout = Layout::existing(root)?;
-        let ownership = Ownership::acquire(&layout, mount_point)?;
+        let ownership = Ownership::acquire(&layout, mount_point.unwrap_or(Path::new("")))?;
         let failed = |source| OpenError::Store { path: root.display().to_string(), source };
-        if let Some(crashed) = ownership.crashed_owner() {
-            log::warn!("{}: process {} died without closing the store", root.display(), crashed.pid);
-            journal::trim(&layout.db(), crashed.boot_id != owner::boot_id()).map_err(failed)?;
+        if let Some(boot_id) = ownership.unclean_boot_id() {
+            log::warn!("{}: the process that had it open last died without closing it", root.display());
+            journal::trim(&layout.db(), boot_id != owner::boot_id()).map_err(failed)?;
         }
         let store = EmbeddedStore::open(&layout.db(), tuning).map_err(failed)?;
         let volume = layout::volume(&store, root)?;
@@ -59,7 +59,15 @@ impl OpenVolume {
 
     /// Whether the owner before died without closing the store.
     pub fn crashed(&self) -> bool {
-        self.ownership.crashed_owner().is_some()
+        self.ownership.unclean_boot_id().is_some()
+    }
+
+    /// What the owner before left is cleaned up.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn recovered(&mut self) -> Result<(), StoreError> {
+        self.ownership.recovered().map_err(|e| StoreError::io("the owner file", e))
     }
 
     /// Closes the volume and gives it up. If closing fails the store is left as after a crash.

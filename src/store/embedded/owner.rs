@@ -7,16 +7,20 @@
 //! its store. A mount that follows at once must wait for it, but must not wait for a store that is really in use. The
 //! difference is whether the owner's mount is still in the mount table of its process.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
+use crate::document::text;
 use crate::{ambient, mounts};
 
 /// How long a mount waits for a process that is closing the store.
@@ -31,7 +35,18 @@ pub struct Owner {
     /// The boot that the pid belongs to.
     pub boot_id: String,
     /// Where it mounts the store; empty for a command.
-    pub mount_point: String,
+    #[serde(with = "text::bytes")]
+    pub mount_point: Arc<[u8]>,
+    /// The boot of an owner before that died, until the store is recovered from it.
+    #[serde(default)]
+    pub unclean_boot_id: Option<String>,
+}
+
+impl Owner {
+    /// Where the store is mounted, if it is.
+    pub fn mount_point(&self) -> Option<PathBuf> {
+        (!self.mount_point.is_empty()).then(|| OsStr::from_bytes(&self.mount_point).into())
+    }
 }
 
 /// Why the store could not be had.
@@ -56,14 +71,14 @@ pub enum OwnerError {
 }
 
 fn mounted_at(owner: &Owner) -> String {
-    if owner.mount_point.is_empty() { String::new() } else { format!(", mounted at {}", owner.mount_point) }
+    owner.mount_point().map_or_else(String::new, |path| format!(", mounted at {}", path.display()))
 }
 
 /// The right to open the store; given up when dropped or when the process ends.
 #[derive(Debug)]
 pub struct Ownership {
     file: File,
-    previous: Option<Owner>,
+    owner: Owner,
 }
 
 impl Ownership {
@@ -71,7 +86,7 @@ impl Ownership {
     ///
     /// # Errors
     /// [`OwnerError::InUse`] names the process and its mount point.
-    pub fn acquire(layout: &Layout, mount_point: &str) -> Result<Self, OwnerError> {
+    pub fn acquire(layout: &Layout, mount_point: &Path) -> Result<Self, OwnerError> {
         let path = layout.owner();
         let io = |source| OwnerError::Io { path: path.clone(), source };
         let mut file = OpenOptions::new()
@@ -96,22 +111,37 @@ impl Ownership {
             }
             std::thread::sleep(POLL_INTERVAL);
         }
-        // Left by an owner that did not come to clear it.
-        let previous = read_owner(&mut file);
-        let owner =
-            Owner { pid: std::process::id(), boot_id: boot_id(), mount_point: mount_point.to_owned() };
+        // Left by an owner that did not come to clear it. Its boot is kept until the store is recovered: if this process
+        // dies before, the next one must still know.
+        let unclean_boot_id = read_owner(&mut file).map(|left| left.unclean_boot_id.unwrap_or(left.boot_id));
+        let owner = Owner {
+            pid: std::process::id(),
+            boot_id: boot_id(),
+            mount_point: mount_point.as_os_str().as_bytes().into(),
+            unclean_boot_id,
+        };
         write_owner(&mut file, Some(&owner)).map_err(io)?;
-        Ok(Self { file, previous })
+        Ok(Self { file, owner })
     }
 
-    /// The owner before, if it died without giving the store up.
-    pub fn crashed_owner(&self) -> Option<&Owner> {
-        self.previous.as_ref()
+    /// The boot of the last owner, if it died without giving the store up and nobody has recovered the store since.
+    pub fn unclean_boot_id(&self) -> Option<&str> {
+        self.owner.unclean_boot_id.as_deref()
     }
 
-    /// Gives the store up after an orderly close.
+    /// The store is recovered from the owner before.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn recovered(&mut self) -> io::Result<()> {
+        self.owner.unclean_boot_id = None;
+        write_owner(&mut self.file, Some(&self.owner))
+    }
+
+    /// Gives the store up after an orderly close. What has not been recovered stays to be.
     pub fn release(mut self) {
-        if let Err(e) = write_owner(&mut self.file, None) {
+        let left = self.owner.unclean_boot_id.is_some().then_some(&self.owner);
+        if let Err(e) = write_owner(&mut self.file, left) {
             log::warn!("the owner file could not be cleared: {e}");
         }
     }
@@ -137,7 +167,9 @@ fn write_owner(file: &mut File, owner: Option<&Owner>) -> io::Result<()> {
     let text = owner.map(serde_json::to_vec).transpose()?.unwrap_or_default();
     file.set_len(0)?;
     file.rewind()?;
-    file.write_all(&text)
+    file.write_all(&text)?;
+    // A power cut must not take away that the store was open.
+    file.sync_all()
 }
 
 /// Whether the owner is a mount whose mount point the kernel has let go already, or is about to say who it is.
@@ -145,11 +177,11 @@ fn closing(owner: &Owner) -> bool {
     if owner.pid == 0 {
         return true; // Has just taken the lock, or has just cleared the file: either is over soon.
     }
-    if owner.mount_point.is_empty() {
+    let Some(mount_point) = owner.mount_point() else {
         return true; // A command, which ends by itself.
-    }
+    };
     match fs::read(format!("/proc/{}/mountinfo", owner.pid)) {
-        Ok(table) => !mounts::parse(&table).iter().any(|m| m.mount_point == Path::new(&owner.mount_point)),
+        Ok(table) => !mounts::parse(&table).iter().any(|m| m.mount_point == mount_point),
         Err(_) => true, // Gone or going.
     }
 }

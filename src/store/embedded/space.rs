@@ -4,28 +4,30 @@
 //! before it reaches the database, while there is room left for what is in memory already; what frees room passes.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::fs::statvfs;
 
 use crate::store::StoreError;
-use crate::store::commit::{Commit, Write};
+use crate::store::commit::Commit;
 
 /// Kept free for the journal, for the documents in memory that still go to tables, and for merging tables.
 const RESERVE_BYTES: u64 = 96 << 20;
 
 /// Below this not even a delete is taken: it too needs room in the journal.
-const FLOOR_BYTES: u64 = 4 << 20;
+const FLOOR_BYTES: u64 = 2 << 20;
 
-/// With more than this free, only one commit in [`RELAXED_INTERVAL`] looks; that many commits cannot use it up.
+/// While there is more than this beyond the reserve, the free space is looked at only now and then.
 const PLENTY_BYTES: u64 = 1 << 30;
-const RELAXED_INTERVAL: u32 = 1024;
+
+/// As much may be used between two looks.
+const UNWATCHED_BYTES: u64 = 128 << 20;
 
 /// Watches the free space of the file system that the store is on.
 pub struct SpaceGuard {
     dir: PathBuf,
     reserve_bytes: u64,
-    skip: AtomicU32,
+    unwatched_bytes: AtomicU64,
 }
 
 impl SpaceGuard {
@@ -36,7 +38,13 @@ impl SpaceGuard {
     pub fn new(dir: &Path) -> Result<Self, StoreError> {
         let total = space(dir)?.total_bytes;
         // On a disk that is small itself the reserve must not be most of it.
-        Ok(Self { dir: dir.to_owned(), reserve_bytes: RESERVE_BYTES.min(total / 8), skip: AtomicU32::new(0) })
+        let reserve_bytes = RESERVE_BYTES.min(total / 8);
+        Ok(Self { dir: dir.to_owned(), reserve_bytes, unwatched_bytes: AtomicU64::new(0) })
+    }
+
+    /// What is kept free.
+    pub fn reserve_bytes(&self) -> u64 {
+        self.reserve_bytes
     }
 
     /// Lets `commit` pass if there is room for it.
@@ -44,17 +52,28 @@ impl SpaceGuard {
     /// # Errors
     /// [`StoreError::NoSpace`].
     pub fn admit(&self, commit: &Commit) -> Result<(), StoreError> {
-        let skip = self.skip.load(Relaxed);
-        if skip > 0 {
-            self.skip.store(skip - 1, Relaxed);
+        let keep = if commit.grows() { self.reserve_bytes } else { FLOOR_BYTES.min(self.reserve_bytes) };
+        self.admit_bytes(commit.cost_bytes(), keep)
+    }
+
+    /// Lets `bytes` of content beside the documents pass if there is room for them.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`].
+    pub fn admit_content(&self, bytes: u64) -> Result<(), StoreError> {
+        self.admit_bytes(bytes, self.reserve_bytes)
+    }
+
+    fn admit_bytes(&self, bytes: u64, keep: u64) -> Result<(), StoreError> {
+        let unwatched = self.unwatched_bytes.load(Relaxed);
+        if bytes <= unwatched {
+            self.unwatched_bytes.store(unwatched - bytes, Relaxed);
             return Ok(());
         }
         let free = space(&self.dir)?.free_bytes;
-        if free > PLENTY_BYTES {
-            self.skip.store(RELAXED_INTERVAL, Relaxed);
-        }
-        let needed = if commit.writes.iter().any(Write::grows) { self.reserve_bytes } else { FLOOR_BYTES };
-        if free < needed { Err(StoreError::NoSpace) } else { Ok(()) }
+        let plenty = free > self.reserve_bytes + PLENTY_BYTES;
+        self.unwatched_bytes.store(if plenty { UNWATCHED_BYTES } else { 0 }, Relaxed);
+        if free < keep.saturating_add(bytes) { Err(StoreError::NoSpace) } else { Ok(()) }
     }
 }
 

@@ -27,6 +27,14 @@ impl Store for Temporary {
     fn sync(&self) -> Result<(), StoreError> {
         self.store.sync()
     }
+    fn admit_content(&self, bytes: u64) -> Result<(), StoreError> {
+        self.store.admit_content(bytes)
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        self.store.reserve_bytes()
+    }
+
     fn stop(&self, cause: &str) {
         self.store.stop(cause);
     }

@@ -1,0 +1,90 @@
+//! copy_file_range: within the host where both files are there, else through memory.
+
+use crate::content::MAX_SIZE;
+use crate::document::{ContentPlace, Ino};
+use crate::namespace::{Caller, Namespace, NamespaceError, Result};
+
+use super::read::regular;
+use super::write::Privileges;
+
+/// One call copies no more, so that it does not hold up a thread for long; the program asks again.
+const COPY_MAX: u64 = 64 << 20;
+const PIECE: u32 = 1 << 20;
+
+impl Namespace {
+    /// Copies up to `len` bytes from one file to another, or within one; returns how many. Ranges of one file that
+    /// overlap are the kernel's to refuse.
+    ///
+    /// # Errors
+    /// As reading and writing.
+    pub fn copy(
+        &self,
+        caller: Caller,
+        (from, from_offset): (Ino, u64),
+        (to, to_offset): (Ino, u64),
+        len: u64,
+    ) -> Result<(u64, Privileges)> {
+        let len = len.min(COPY_MAX);
+        if let Some(done) = self.copy_backing(caller, (from, from_offset), (to, to_offset), len)? {
+            return Ok(done);
+        }
+        let (mut done, mut privileges) = (0, Privileges::Kept);
+        while done < len {
+            let piece = u32::try_from(len - done).unwrap_or(PIECE).min(PIECE);
+            let bytes = self.read(from, from_offset + done, piece)?;
+            if bytes.is_empty() {
+                break;
+            }
+            if self.write(to, to_offset + done, &bytes, !caller.keeps_privileges())? == Privileges::Dropped {
+                privileges = Privileges::Dropped;
+            }
+            done += bytes.len() as u64;
+        }
+        Ok((done, privileges))
+    }
+
+    /// Copies between two backing files, within the host and with its holes. `None` if that is not how these two are.
+    fn copy_backing(
+        &self,
+        caller: Caller,
+        (from, from_offset): (Ino, u64),
+        (to, to_offset): (Ino, u64),
+        len: u64,
+    ) -> Result<Option<(u64, Privileges)>> {
+        to_offset.checked_add(len).filter(|end| *end <= MAX_SIZE).ok_or(NamespaceError::TooLarge)?;
+        if from == to || len <= u64::from(self.volume.inline_max) {
+            return Ok(None);
+        }
+        let (from_pin, to_pin) = (self.inodes.pin(from), self.inodes.pin(to));
+        // Both in the order of inode numbers, so that two copies in opposite directions do not wait for each other.
+        let (_from_io, mut to_io) = if from < to {
+            let from_io = from_pin.io.read();
+            (from_io, to_pin.io.write())
+        } else {
+            let to_io = to_pin.io.write();
+            (from_pin.io.read(), to_io)
+        };
+        self.retry(|| {
+            let (_, source) = self.live_node(from)?;
+            let (_, target) = self.live_node(to)?;
+            let source = regular(&source)?;
+            let len = len.min(source.size.saturating_sub(from_offset));
+            let source_file = match source.place {
+                ContentPlace::Backing if len > 0 => self.backing.find(from.0)?,
+                _ => None,
+            };
+            let Some(source_file) = source_file else { return Ok(None) };
+            self.store.admit_content(len)?;
+            let prepared = self.prepare(&to_pin, &mut to_io, to, &target)?;
+            let copied = source_file.copy_to(from_offset, &prepared.file, to_offset, len);
+            if !matches!(copied, Ok(copied) if copied == len) {
+                // What came after the last byte that counts may stand beyond the node's size.
+                to_io.trimmed = false;
+            }
+            let done = copied.as_ref().copied().unwrap_or_default();
+            let outcome = copied.map(|copied| to_offset + copied).map_err(Into::into);
+            let privileges = self.finish(&mut to_io, prepared, outcome, !caller.keeps_privileges())?;
+            Ok(Some((done, privileges)))
+        })
+    }
+}
