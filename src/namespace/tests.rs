@@ -1,1 +1,14 @@
-//! The namespace over the memory engine.
+//! The promises of the namespace, one test each, over the memory engine and backing files in a temporary directory.
+//!
+//! Every test ends with a check of the whole volume, under the mount and after it: see [`world::World::finish`].
+
+mod access;
+mod bytes;
+mod grown;
+mod links;
+mod listing;
+mod renames;
+mod times;
+mod unlinked;
+mod world;
+mod xattrs;
