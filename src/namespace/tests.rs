@@ -4,11 +4,14 @@
 
 mod access;
 mod bytes;
+mod counts;
 mod grown;
 mod links;
 mod listing;
+mod races;
 mod renames;
 mod times;
 mod unlinked;
+mod waiting;
 mod world;
 mod xattrs;
