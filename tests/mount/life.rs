@@ -1,0 +1,221 @@
+//! The beginning and the end of a mount.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use lockwood::ambient::monotonic;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::Signal;
+
+use crate::common::{BINARY, Mounted, is_alive, lockwood, mount_entry, run, signal, until};
+
+#[test]
+fn what_was_written_is_there_at_the_next_mount() {
+    let Some(mut mounted) = Mounted::new() else { return };
+    fs::create_dir_all(mounted.path("a/b")).unwrap();
+    let large: Vec<u8> = (0..3_000_000u32).map(|n| (n % 249) as u8).collect();
+    fs::write(mounted.path("a/b/large"), &large).unwrap();
+    fs::write(mounted.path("a/small"), b"small").unwrap();
+    mounted.remount();
+    assert_eq!(fs::read(mounted.path("a/b/large")).unwrap(), large);
+    assert_eq!(fs::read(mounted.path("a/small")).unwrap(), b"small");
+    mounted.finish();
+}
+
+#[test]
+fn a_store_in_use_names_the_process_and_the_mount_point() {
+    let Some(mounted) = Mounted::new() else { return };
+    let other = mounted.dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let words = lockwood([Path::new("mount"), &mounted.store, &other]).refused();
+    assert!(words.contains(&mounted.pid().to_string()), "{words}");
+    assert!(words.contains(mounted.mount_point.to_str().unwrap()), "{words}");
+    assert!(mount_entry(&other).is_none());
+    mounted.finish();
+}
+
+#[test]
+fn a_mount_point_that_cannot_be_used_says_why() {
+    let Some(mut mounted) = Mounted::new() else { return };
+    let words = mounted.try_mount("rw").refused();
+    assert!(words.contains("mounted there already"), "{words}");
+    mounted.umount();
+    let missing = mounted.dir.path().join("missing");
+    let words = lockwood([Path::new("mount"), &mounted.store, &missing]).refused();
+    assert!(words.contains("missing") && words.contains("does not exist"), "{words}");
+    let file = mounted.dir.path().join("file");
+    fs::write(&file, b"").unwrap();
+    let words = lockwood([Path::new("mount"), &mounted.store, &file]).refused();
+    assert!(words.contains("not a directory"), "{words}");
+    let words = lockwood([Path::new("mount"), &missing, &mounted.mount_point]).refused();
+    assert!(words.contains("missing") && words.contains("lockwood format"), "{words}");
+    let words = lockwood([Path::new("umount"), &mounted.mount_point]).refused();
+    assert!(words.contains("not a mount point"), "{words}");
+    mounted.mount("rw");
+    mounted.finish();
+}
+
+#[test]
+fn umount_and_mount_at_once_works_every_time() {
+    let Some(mut mounted) = Mounted::new() else { return };
+    for round in 0..20 {
+        fs::write(mounted.path(&round.to_string()), b"x").unwrap();
+        // umount(2), which does not wait for the daemon as `lockwood umount` does.
+        unmount(&mounted.mount_point, UnmountFlags::empty()).unwrap();
+        mounted.mount("rw");
+    }
+    assert_eq!(fs::read_dir(&mounted.mount_point).unwrap().count(), 20);
+    mounted.finish();
+}
+
+#[test]
+fn after_a_kill_the_same_mount_point_can_be_mounted_and_nothing_acknowledged_is_lost() {
+    let Some(mut mounted) = Mounted::new() else { return };
+    for round in 0..3 {
+        fs::create_dir(mounted.path(&format!("d{round}"))).unwrap();
+        fs::write(mounted.path(&format!("d{round}/small")), round.to_string()).unwrap();
+        fs::write(mounted.path(&format!("d{round}/large")), vec![round; 100_000]).unwrap();
+        // Open and without a name: gone after the crash, with its bytes.
+        let mut unlinked = File::create(mounted.path("unlinked")).unwrap();
+        unlinked.write_all(&[1; 50_000]).unwrap();
+        fs::remove_file(mounted.path("unlinked")).unwrap();
+        let pid = mounted.pid();
+        signal(pid, Signal::KILL);
+        until("the daemon is dead", || !is_alive(pid));
+        let error = fs::metadata(mounted.path("d0")).unwrap_err();
+        let dead = [Some(libc::ENOTCONN), Some(libc::ECONNABORTED)];
+        assert!(dead.contains(&error.raw_os_error()), "{error}");
+        mounted.mount("rw");
+        drop(unlinked);
+        for before in 0..=round {
+            let path = |name: &str| mounted.path(&format!("d{before}/{name}"));
+            assert_eq!(fs::read_to_string(path("small")).unwrap(), before.to_string());
+            assert_eq!(fs::read(path("large")).unwrap(), vec![before; 100_000]);
+        }
+        mounted.assert_clean();
+    }
+    mounted.finish();
+}
+
+#[test]
+fn a_dead_mount_goes_away_with_umount() {
+    let Some(mut mounted) = Mounted::new() else { return };
+    let pid = mounted.pid();
+    signal(pid, Signal::KILL);
+    until("the daemon is dead", || !is_alive(pid));
+    mounted.umount();
+    assert!(mount_entry(&mounted.mount_point).is_none());
+    let left = mounted.check();
+    assert!(left.code == 1 && left.stdout.contains("mount the volume once to recover"), "{left:?}");
+    mounted.mount("rw");
+    mounted.finish();
+}
+
+#[test]
+fn every_verb_says_so_when_the_daemon_has_died() {
+    let Some(mounted) = Mounted::new() else { return };
+    let pid = mounted.pid();
+    signal(pid, Signal::KILL);
+    until("the daemon is dead", || !is_alive(pid));
+    for verb in ["check", "status", "locks"] {
+        let words = lockwood([Path::new(verb), &mounted.mount_point]).refused();
+        assert!(words.contains("has died") && words.contains("lockwood umount"), "{verb}: {words}");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_mount_at_once_when_nobody_uses_it() {
+    let Some(mut mounted) = Mounted::new() else { return };
+    for sent in [Signal::TERM, Signal::INT, Signal::HUP] {
+        fs::write(mounted.path("f"), format!("{sent:?}")).unwrap();
+        let pid = mounted.pid();
+        signal(pid, sent);
+        let took = until("the daemon ends", || !is_alive(pid));
+        assert!(took < Duration::from_secs(8), "{sent:?} took {took:?}");
+        assert!(mount_entry(&mounted.mount_point).is_none());
+        mounted.assert_clean();
+        mounted.mount("rw");
+        assert_eq!(fs::read_to_string(mounted.path("f")).unwrap(), format!("{sent:?}"));
+    }
+    mounted.finish();
+}
+
+#[test]
+fn a_signal_ends_a_mount_within_bounds_when_a_file_is_open() {
+    let Some(mounted) = Mounted::new() else { return };
+    fs::write(mounted.path("f"), vec![b'x'; 10_000]).unwrap();
+    let mut open = File::options().read(true).write(true).open(mounted.path("f")).unwrap();
+    let pid = mounted.pid();
+    signal(pid, Signal::TERM);
+    until("the tree is taken away", || mount_entry(&mounted.mount_point).is_none());
+    // Ten seconds are given to programs with open files.
+    let begun = monotonic();
+    while is_alive(pid) && begun.elapsed() < Duration::from_secs(25) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!is_alive(pid), "the daemon serves the open file still");
+    let outcome = open.write_all(b"too late").and_then(|()| open.sync_all());
+    assert!(outcome.is_err());
+    drop(open);
+    mounted.assert_clean();
+}
+
+#[test]
+fn an_open_file_goes_on_after_a_lazy_umount() {
+    let Some(mounted) = Mounted::new() else { return };
+    let mut open = File::options().create_new(true).read(true).write(true).open(mounted.path("f")).unwrap();
+    open.write_all(b"before").unwrap();
+    lockwood([Path::new("umount"), Path::new("--lazy"), &mounted.mount_point]).ok();
+    assert!(mount_entry(&mounted.mount_point).is_none());
+    open.write_all(b" and after").unwrap();
+    let mut text = String::new();
+    std::io::Seek::rewind(&mut open).unwrap();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "before and after");
+    drop(open);
+    until("the daemon ends", || !is_alive(mounted.pid()));
+    mounted.assert_clean();
+}
+
+#[test]
+fn the_mount_table_shows_the_store_exactly_as_it_was_given() {
+    let Some(mut mounted) = Mounted::unmounted() else { return };
+    for given in ["store", "./store", "with space/store, \\and comma", "st\u{f6}re"] {
+        let store = mounted.dir.path().join(given);
+        fs::create_dir_all(store.parent().unwrap()).unwrap();
+        if !store.exists() {
+            lockwood([Path::new("format"), &store]).ok();
+        }
+        let mut command = Command::new(BINARY);
+        command.current_dir(mounted.dir.path()).arg("mount").arg(given).arg("mnt");
+        run(&mut command).ok();
+        mounted.note_daemon();
+        let entry = mount_entry(&mounted.mount_point).unwrap();
+        assert_eq!((entry.source.to_str(), entry.fs_type.to_str()), (Some(given), Some("fuse.lockwood")));
+        assert_eq!(mounted.status()["store"], given);
+        fs::write(mounted.path("f"), b"x").unwrap();
+        // A relative path still means the same store when that daemon has gone elsewhere.
+        mounted.assert_clean();
+        mounted.umount();
+    }
+}
+
+#[test]
+fn a_mount_in_the_foreground_ends_with_its_signal() {
+    let Some(mut mounted) = Mounted::unmounted() else { return };
+    let mut command = Command::new(BINARY);
+    command.arg("mount").arg(&mounted.store).arg(&mounted.mount_point).arg("--foreground");
+    let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    until("it is mounted", || mount_entry(&mounted.mount_point).is_some());
+    mounted.note_daemon();
+    fs::write(mounted.path("f"), b"x").unwrap();
+    assert_eq!(mounted.pid(), child.id());
+    let begun = monotonic();
+    signal(child.id(), Signal::INT);
+    let status = crate::common::wait(&mut child, Duration::from_secs(20)).expect("it ends");
+    assert!(status.success() && begun.elapsed() < Duration::from_secs(8), "{status}");
+    mounted.assert_clean();
+}
