@@ -75,6 +75,9 @@ fn layer_of_path(path: &str) -> &str {
 fn imports_point_down() {
     let mut wrong = Vec::new();
     for (file, text) in sources() {
+        if file.contains("/tests") {
+            continue; // A test may ask any judge.
+        }
         let own = layer(&file);
         let Some((_, allowed)) = MAY_IMPORT.iter().find(|(name, _)| *name == own) else {
             assert!(

@@ -43,21 +43,22 @@ fn times_before_1970_keep_their_nanoseconds() {
 
 #[test]
 fn extreme_times_do_not_kill_the_daemon() {
-    survives(&[i64::MIN + 1, -(1 << 62), -(1 << 40), 1 << 40, 1 << 62, i64::MAX - 1, i64::MAX]);
+    let seconds = [i64::MIN + 1, -(1 << 62), -(1 << 40), 1 << 40, 1 << 62, i64::MAX - 1, i64::MAX];
+    survives(&seconds, &[0, 1, 999_999_999]);
 }
 
 /// `touch -d @-9223372036854775808`: a second earlier than the last one that can be negated.
 #[test]
 fn the_earliest_time_of_all_does_not_kill_the_daemon() {
-    survives(&[i64::MIN]);
+    survives(&[i64::MIN], &[0]);
 }
 
-fn survives(seconds: &[i64]) {
+fn survives(seconds: &[i64], nanoseconds: &[i64]) {
     let Some(mut mounted) = Mounted::new() else { return };
     let file = File::create(mounted.path("f")).unwrap();
     let pid = mounted.pid();
     for &sec in seconds {
-        for nsec in [0, 1, 999_999_999] {
+        for &nsec in nanoseconds {
             // Refused or kept as near as it goes: either will do, as long as the tree is still there.
             let outcome = set(&file, sec, nsec);
             let found = fs::metadata(mounted.path("f"));

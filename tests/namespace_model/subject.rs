@@ -198,7 +198,7 @@ impl Subject {
     }
 
     pub(crate) fn write(&self, id: Id, offset: usize, data: &[u8]) -> Outcome {
-        self.namespace().write(self.inos[id], offset as u64, data, false).map_err(refusal)
+        self.namespace().write(self.inos[id], offset as u64, data, false).map(|_| ()).map_err(refusal)
     }
 
     fn change(&self, id: Id, change: &Change) -> Outcome {
@@ -223,7 +223,7 @@ impl Subject {
     ) -> Outcome {
         let (offset, len) = (offset as u64, len as u64);
         let done = self.namespace().allocate(Caller::ROOT, self.inos[id], offset, len, allocation, keep);
-        done.map_err(refusal)
+        done.map(|_| ()).map_err(refusal)
     }
 
     pub(crate) fn copy(&self, from: (Id, usize), to: (Id, usize), len: usize) -> Outcome {

@@ -66,14 +66,16 @@ impl Namespace {
         };
         self.retry(|| {
             let (_, source) = self.live_node(from)?;
-            let (_, target) = self.live_node(to)?;
             let source = regular(&source)?;
             let len = len.min(source.size.saturating_sub(from_offset));
-            let source_file = match source.place {
-                ContentPlace::Backing if len > 0 => self.backing.find(from.0)?,
-                _ => None,
-            };
-            let Some(source_file) = source_file else { return Ok(None) };
+            if len == 0 {
+                return Ok(Some((0, Privileges::Kept)));
+            }
+            if source.place != ContentPlace::Backing {
+                return Ok(None);
+            }
+            let Some(source_file) = self.backing.find(from.0)? else { return Ok(None) };
+            let (_, target) = self.live_node(to)?;
             self.store.admit_content(len)?;
             let prepared = self.prepare(&to_pin, &mut to_io, to, &target)?;
             let copied = source_file.copy_to(from_offset, &prepared.file, to_offset, len);

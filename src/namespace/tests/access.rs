@@ -6,6 +6,7 @@ use crate::namespace::acl::{ACCESS, DEFAULT};
 use crate::namespace::ops::attributes::Change;
 use crate::namespace::ops::make::{Make, What};
 use crate::namespace::ops::space::Allocation;
+use crate::namespace::ops::write::Privileges;
 use crate::namespace::ops::xattr::SetMode;
 use crate::namespace::{Caller, NamespaceError as E};
 
@@ -174,9 +175,15 @@ fn cutting_reserving_and_copying_take_set_id_bits_from_users_and_not_from_root()
         &|caller| {
             world.change(caller, f, &Change { size: Some(3), ..Change::default() }).unwrap();
         },
-        &|caller| world.allocate(caller, f, 0, 100, Allocation::Reserve, false).unwrap(),
-        &|caller| world.allocate(caller, f, 0, 100, Allocation::PunchHole, true).unwrap(),
-        &|caller| world.allocate(caller, f, 0, 100, Allocation::Zero, false).unwrap(),
+        &|caller| {
+            let _ = world.allocate(caller, f, 0, 100, Allocation::Reserve, false).unwrap();
+        },
+        &|caller| {
+            let _ = world.allocate(caller, f, 0, 100, Allocation::PunchHole, true).unwrap();
+        },
+        &|caller| {
+            let _ = world.allocate(caller, f, 0, 100, Allocation::Zero, false).unwrap();
+        },
     ];
     for work in works {
         chmod(&world, f, 0o6755);
@@ -187,7 +194,7 @@ fn cutting_reserving_and_copying_take_set_id_bits_from_users_and_not_from_root()
     }
     for len in [10, 500] {
         chmod(&world, f, 0o6755);
-        assert_eq!(world.copy(ADA, (source, 0), (f, 0), len).unwrap(), len);
+        assert_eq!(world.copy(ADA, (source, 0), (f, 0), len).unwrap(), (len, Privileges::Dropped));
         assert_eq!(world.node(f).mode, 0o755);
     }
     world.finish();
@@ -212,7 +219,9 @@ fn capabilities_go_when_the_content_or_the_owner_changes() {
     let world = World::new();
     let f = world.filled(ROOT, "f", b"program");
     let works: [&dyn Fn(); 3] = [
-        &|| world.write(f, 0, b"x", false).unwrap(),
+        &|| {
+            let _ = world.write(f, 0, b"x", false).unwrap();
+        },
         &|| {
             world.resize(f, 1).unwrap();
         },

@@ -104,7 +104,7 @@ fn bytes_that_a_crash_left_beyond_the_end_are_not_shown() {
         if grow {
             world.resize(f, 3001).unwrap();
         } else {
-            world.write(f, 3000, b"\0", false).unwrap()
+            let _ = world.write(f, 3000, b"\0", false).unwrap();
         }
         let mut expected = vec![b'x'; 1000];
         expected.resize(3001, 0);

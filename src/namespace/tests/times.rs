@@ -47,7 +47,12 @@ fn writing_and_cutting_set_the_modification_time_and_other_changes_do_not() {
     let f = world.filled(ROOT, "f", b"x");
     let old = Timestamp { sec: 5, nsec: 5 };
     let modify: [(&dyn Fn(), bool); 6] = [
-        (&|| world.write(f, 0, b"y", false).unwrap(), true),
+        (
+            &|| {
+                let _ = world.write(f, 0, b"y", false).unwrap();
+            },
+            true,
+        ),
         (&|| drop(world.resize(f, 700).unwrap()), true),
         (&|| drop(world.resize(f, 700).unwrap()), true),
         (&|| drop(world.link(f, ROOT, &name("g")).unwrap()), false),

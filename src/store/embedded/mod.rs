@@ -78,7 +78,7 @@ struct Versions {
 }
 
 /// How long closing waits for the tables.
-const FLUSH_WAIT: Duration = Duration::from_secs(20);
+const FLUSH_WAIT: Duration = Duration::from_secs(10);
 const FLUSH_POLL: Duration = Duration::from_millis(2);
 
 const ERA_SHIFT: u32 = 40;
