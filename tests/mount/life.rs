@@ -219,3 +219,21 @@ fn a_mount_in_the_foreground_ends_with_its_signal() {
     assert!(status.success() && begun.elapsed() < Duration::from_secs(8), "{status}");
     mounted.assert_clean();
 }
+
+/// Where nobody collects ended processes soon, as in a container without an init, a daemon that has ended is still to be
+/// seen. Nothing is to be waited for then.
+#[test]
+fn umount_does_not_wait_for_a_daemon_that_has_ended_and_was_not_collected() {
+    let Some(mut mounted) = Mounted::unmounted() else { return };
+    let mut command = Command::new(BINARY);
+    command.arg("mount").arg(&mounted.store).arg(&mounted.mount_point).arg("--foreground");
+    let mut daemon = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    until("it is mounted", || mount_entry(&mounted.mount_point).is_some());
+    mounted.note_daemon();
+    let mut umount = Command::new(BINARY).arg("umount").arg(&mounted.mount_point).spawn().unwrap();
+    let status = crate::common::wait(&mut umount, Duration::from_secs(10));
+    // Only now is the daemon collected.
+    assert!(crate::common::wait(&mut daemon, Duration::from_secs(10)).is_some());
+    assert!(status.is_some_and(|s| s.success()), "umount waits for a process that has ended");
+    mounted.assert_clean();
+}

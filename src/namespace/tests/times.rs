@@ -116,3 +116,20 @@ fn a_directory_is_modified_by_what_happens_in_it() {
     }
     world.finish();
 }
+
+/// POSIX: a change sets the time of the file to the time of the change, whatever that was set to before.
+#[test]
+fn a_time_in_the_future_gives_way_to_the_next_change() {
+    let world = World::new();
+    let d = world.dir(ROOT, "d");
+    let f = world.filled(d, "f", b"x");
+    let future = Timestamp { sec: 4_102_444_800, nsec: 0 };
+    for ino in [d, f] {
+        set_times(&world, ino, future);
+    }
+    world.write(f, 0, b"y", false).unwrap();
+    world.file(d, "g");
+    assert!(world.node(f).mtime < future, "a file that was written");
+    assert!(world.node(d).mtime < future, "a directory that has a new entry");
+    world.finish();
+}
