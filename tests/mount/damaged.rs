@@ -15,7 +15,7 @@ const FILES: usize = 40;
 
 fn contents(n: usize) -> Vec<u8> {
     // Inline and in backing files by turns.
-    vec![n as u8; if n % 2 == 0 { 50 + n } else { 5000 + n }]
+    vec![n as u8; if n.is_multiple_of(2) { 50 + n } else { 5000 + n }]
 }
 
 /// A closed store with some files in it.

@@ -129,7 +129,7 @@ fn run(steps: &[Step]) -> Result<(), String> {
         return Err(format!("under the mount: {:#?}", report.violations));
     }
     reference.remount();
-    subject.remount(steps.len() % 2 == 0);
+    subject.remount(steps.len().is_multiple_of(2));
     compare(&reference, &subject, ROOT)?;
     let report = subject.close_and_check();
     if !report.is_clean() || report.counts.garbage > 0 {

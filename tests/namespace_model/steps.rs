@@ -95,7 +95,7 @@ fn file(reference: &Reference, pick: Pick) -> Id {
 
 /// Anything, and files more often.
 fn any_node(reference: &Reference, pick: Pick) -> Id {
-    if pick % 4 == 0 { directory(reference, pick / 4) } else { file(reference, pick / 4) }
+    if pick.is_multiple_of(4) { directory(reference, pick / 4) } else { file(reference, pick / 4) }
 }
 
 /// Does a step on both sides. The outcomes are compared by the caller.

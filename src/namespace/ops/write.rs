@@ -28,7 +28,6 @@ pub(super) fn inline_blocks(len: usize) -> u64 {
 
 /// Whether a change took privileges (set-user-id, set-group-id) from the file, which the kernel must learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
 pub enum Privileges {
     /// The mode is as before.
     Kept,

@@ -100,7 +100,8 @@ fn every_operation_is_one_commit_and_looking_is_none() {
     let [d, other] = ["d", "other"].map(|n| world.dir(ROOT, n));
     let f = world.file(d, "f");
     world.read(f, 0, 1).unwrap();
-    let works: [(&str, u64, u64, &dyn Fn(&World)); 12] = [
+    type Work<'a> = (&'a str, u64, u64, &'a dyn Fn(&World));
+    let works: [Work<'_>; 12] = [
         ("create", 1, 3, &|w| {
             w.file(d, "g");
         }),

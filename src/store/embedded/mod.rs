@@ -144,11 +144,8 @@ impl EmbeddedStore {
     /// # Errors
     /// The database's.
     pub fn close(&self) -> Result<(), StoreError> {
-        let flushing = |e| engine_error("the database could not be flushed", e);
         self.sync()?;
-        for space in &self.spaces {
-            space.rotate_memtable().map_err(flushing)?;
-        }
+        self.start_flush()?;
         // A database whose disk is full or gone never comes to an end. What is synced is in the journal anyway.
         let begun = ambient::monotonic();
         while self.spaces.iter().any(|space| space.sealed_memtable_count() > 0) {
@@ -161,6 +158,17 @@ impl EmbeddedStore {
             std::thread::sleep(FLUSH_POLL);
         }
         self.sync()
+    }
+
+    /// Begins to write what is in memory to the tables, in the background.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn start_flush(&self) -> Result<(), StoreError> {
+        for space in &self.spaces {
+            space.rotate_memtable().map_err(|e| engine_error("the database could not be flushed", e))?;
+        }
+        Ok(())
     }
 
     fn keyspace(&self, kind: Kind) -> &Keyspace {

@@ -67,6 +67,10 @@ impl OpenVolume {
     /// # Errors
     /// The operating system's.
     pub fn recovered(&mut self) -> Result<(), StoreError> {
+        if self.crashed() {
+            // Else a store that crashes again and again replays ever more of its journal.
+            self.store.start_flush()?;
+        }
         self.ownership.recovered().map_err(|e| StoreError::io("the owner file", e))
     }
 

@@ -136,9 +136,10 @@ fn tear(thread: usize, number: u64, op: &Op, before: &Model, tree: &Tree) -> Opt
     let new = bytes_of(thread, number, *offset, *length);
     let mut pages = 0;
     for (index, (at, length)) in parts.iter().enumerate() {
-        let from = (at - offset) as usize;
-        let there = found.get(*at as usize..(at + length) as usize);
-        if there == new.get(from..from + *length as usize) {
+        // Of a page that the size ends in, what is before the size.
+        let seen = (at + length).min(size).saturating_sub(*at) as usize;
+        let (from, here) = ((at - offset) as usize, *at as usize);
+        if seen > 0 && found.get(here..here + seen) == new.get(from..from + seen) {
             pages |= 1 << index;
         }
     }
