@@ -54,6 +54,7 @@ impl Default for Tuning {
 pub struct EmbeddedStore {
     db: Database,
     spaces: [Keyspace; Kind::ALL.len()],
+    eras: Keyspace,
     cache: DocumentCache,
     commits: Mutex<Versions>,
     space: SpaceGuard,
@@ -86,8 +87,7 @@ const ERA_SPACE: &str = "engine";
 const ERA_KEY: &[u8] = b"era";
 
 impl Versions {
-    fn open(db: &Database) -> Result<Self, StoreError> {
-        let space = db.keyspace(ERA_SPACE, KeyspaceCreateOptions::default).map_err(opening)?;
+    fn open(space: &Keyspace) -> Result<Self, StoreError> {
         let era = match space.get(ERA_KEY).map_err(opening)? {
             Some(bytes) => u64::from_be_bytes((&*bytes).try_into().map_err(|_| StoreError::Damaged {
                 key: "engine:era".to_owned(),
@@ -127,10 +127,12 @@ impl EmbeddedStore {
         let open = |kind: Kind| db.keyspace(kind.name(), KeyspaceCreateOptions::default).map_err(opening);
         let [a, b, c, d, e, f, g] = Kind::ALL;
         let spaces = [open(a)?, open(b)?, open(c)?, open(d)?, open(e)?, open(f)?, open(g)?];
-        let versions = Versions::open(&db)?;
+        let eras = db.keyspace(ERA_SPACE, KeyspaceCreateOptions::default).map_err(opening)?;
+        let versions = Versions::open(&eras)?;
         Ok(Self {
             db,
             spaces,
+            eras,
             cache: DocumentCache::new(tuning.document_cache_bytes),
             commits: Mutex::new(versions),
             space: SpaceGuard::new(dir)?,
@@ -148,7 +150,7 @@ impl EmbeddedStore {
         self.start_flush()?;
         // A database whose disk is full or gone never comes to an end. What is synced is in the journal anyway.
         let begun = ambient::monotonic();
-        while self.spaces.iter().any(|space| space.sealed_memtable_count() > 0) {
+        while self.spaces.iter().chain([&self.eras]).any(|space| space.sealed_memtable_count() > 0) {
             if begun.elapsed() > FLUSH_WAIT {
                 log::warn!(
                     "the database has not flushed its memory; its journal is replayed when it is opened"
@@ -165,7 +167,8 @@ impl EmbeddedStore {
     /// # Errors
     /// The database's.
     pub fn start_flush(&self) -> Result<(), StoreError> {
-        for space in &self.spaces {
+        // All of them: the journal is kept for as long as one has something in memory.
+        for space in self.spaces.iter().chain([&self.eras]) {
             space.rotate_memtable().map_err(|e| engine_error("the database could not be flushed", e))?;
         }
         Ok(())
