@@ -21,7 +21,7 @@ use common::{Mounted, skipped};
 use draw::{Op, Source, draw};
 use side::{Outcome, Side};
 
-const ROUNDS: u64 = 6;
+const ROUNDS: u64 = 20;
 const STEPS: usize = 700;
 
 /// How often a round compares the whole trees, and mounts again.

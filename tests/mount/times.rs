@@ -50,7 +50,7 @@ fn extreme_times_do_not_kill_the_daemon() {
 /// `touch -d @-9223372036854775808`: a second earlier than the last one that can be negated.
 #[test]
 fn the_earliest_time_of_all_does_not_kill_the_daemon() {
-    survives(&[i64::MIN], &[0]);
+    survives(&[i64::MIN], &[0, 1, 999_999_999]);
 }
 
 fn survives(seconds: &[i64], nanoseconds: &[i64]) {

@@ -8,7 +8,7 @@ use crate::namespace::ops::make::{Make, What};
 use crate::namespace::ops::space::Allocation;
 use crate::namespace::ops::write::Privileges;
 use crate::namespace::ops::xattr::SetMode;
-use crate::namespace::{Caller, NamespaceError as E};
+use crate::namespace::{Caller, Namespace, NamespaceError as E};
 
 /// In the kernel's numbers: owner, named user, group, mask, others.
 const OWNER: u16 = 0x01;
@@ -157,9 +157,10 @@ fn writing_takes_set_id_bits_when_the_kernel_says_so() {
     {
         let f = world.filled(ROOT, "f", b"program");
         chmod(&world, f, mode);
-        world.write(f, offset, b"x", false).unwrap();
-        assert_eq!(world.node(f).mode, mode);
-        world.write(f, offset, b"x", true).unwrap();
+        let write = |told| Namespace::write(&world, f, offset, b"x", told).unwrap();
+        assert_eq!((write(false), world.node(f).mode), (Privileges::Kept, mode));
+        let expected = if mode == left { Privileges::Kept } else { Privileges::Dropped };
+        assert_eq!(write(true), expected);
         assert_eq!(world.node(f).mode, left, "{mode:o}");
         world.unlink(ROOT, &super::world::name("f")).unwrap();
     }
@@ -176,13 +177,13 @@ fn cutting_reserving_and_copying_take_set_id_bits_from_users_and_not_from_root()
             world.change(caller, f, &Change { size: Some(3), ..Change::default() }).unwrap();
         },
         &|caller| {
-            let _ = world.allocate(caller, f, 0, 100, Allocation::Reserve, false).unwrap();
+            world.allocate(caller, f, 0, 100, Allocation::Reserve, false).unwrap();
         },
         &|caller| {
-            let _ = world.allocate(caller, f, 0, 100, Allocation::PunchHole, true).unwrap();
+            world.allocate(caller, f, 0, 100, Allocation::PunchHole, true).unwrap();
         },
         &|caller| {
-            let _ = world.allocate(caller, f, 0, 100, Allocation::Zero, false).unwrap();
+            world.allocate(caller, f, 0, 100, Allocation::Zero, false).unwrap();
         },
     ];
     for work in works {
@@ -220,7 +221,7 @@ fn capabilities_go_when_the_content_or_the_owner_changes() {
     let f = world.filled(ROOT, "f", b"program");
     let works: [&dyn Fn(); 3] = [
         &|| {
-            let _ = world.write(f, 0, b"x", false).unwrap();
+            world.write(f, 0, b"x", false).unwrap();
         },
         &|| {
             world.resize(f, 1).unwrap();
