@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Timestamp;
+use super::{Body, Directory, FORMAT_VERSION, Ino, Node, Timestamp};
 
 /// How renames lock; chosen when the volume is formatted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,4 +30,28 @@ pub struct Volume {
     pub epoch: u64,
     /// The largest content that is kept in a document, in bytes.
     pub inline_max: u32,
+}
+
+impl Volume {
+    /// A volume in which nothing has happened yet.
+    pub fn empty(id: String, locking: Locking, inline_max: u32, created: Timestamp) -> Self {
+        let next_ino = Ino::ROOT.0 + 1;
+        Self { format: FORMAT_VERSION, id, locking, created, next_ino, epoch: 0, inline_max }
+    }
+
+    /// The root directory of an empty volume.
+    pub fn empty_root(&self, uid: u32, gid: u32) -> Node {
+        Node {
+            mode: 0o755,
+            uid,
+            gid,
+            nlink: 2,
+            atime: self.created,
+            mtime: self.created,
+            ctime: self.created,
+            btime: self.created,
+            xattrs: 0,
+            body: Body::Directory(Directory { parent: Ino::ROOT, name: None, children: 0 }),
+        }
+    }
 }

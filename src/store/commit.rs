@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::StoreError;
-use crate::document::{Document, Key, NodeDelta, Stored, Version};
+use crate::document::{Document, Ino, Key, NodeDelta, Stored, Version, Volume};
 
 /// What must still hold at the instant of the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +92,15 @@ impl Commit {
     /// An empty one.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What makes an empty store a volume: its document, and a root directory of this owner.
+    pub fn format(volume: Volume, uid: u32, gid: u32) -> Self {
+        let root = volume.empty_root(uid, gid);
+        Self::new()
+            .absent(Key::Volume)
+            .put(Key::Volume, Document::Volume(volume))
+            .put(Key::Node(Ino::ROOT), Document::Node(root))
     }
 
     /// Whether the store needs lasting room for it: a new name, content or attribute. What takes a name away never does,

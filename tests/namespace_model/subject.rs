@@ -8,10 +8,7 @@ use tempfile::TempDir;
 use lockwood::ambient;
 use lockwood::check::{self, Inputs, Mode, Report};
 use lockwood::content::BackingFiles;
-use lockwood::document::{
-    Body as DocumentBody, Directory, Document, FORMAT_VERSION, Ino, Key, Locking, Name, Node, Timestamp,
-    Volume,
-};
+use lockwood::document::{Ino, Locking, Name, Volume};
 use lockwood::namespace::ops::attributes::Change;
 use lockwood::namespace::ops::make::{Make, What};
 use lockwood::namespace::ops::rename::{Manner as RenameManner, Patience, Rename};
@@ -57,31 +54,8 @@ fn name(text: &str) -> Name {
 }
 
 fn empty_volume() -> Commit {
-    let now: Timestamp = ambient::wall_clock().into();
-    let volume = Volume {
-        format: FORMAT_VERSION,
-        id: "0".repeat(32),
-        locking: Locking::Tree,
-        created: now,
-        next_ino: Ino::ROOT.0 + 1,
-        epoch: 0,
-        inline_max: INLINE_MAX,
-    };
-    let body = DocumentBody::Directory(Directory { parent: Ino::ROOT, name: None, children: 0 });
-    let root = Node {
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        nlink: 2,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
-        xattrs: 0,
-        body,
-    };
-    let commit = Commit::new().absent(Key::Volume).put(Key::Volume, Document::Volume(volume));
-    commit.put(Key::Node(Ino::ROOT), Document::Node(root))
+    let created = ambient::wall_clock().into();
+    Commit::format(Volume::empty("0".repeat(32), Locking::Tree, INLINE_MAX, created), 0, 0)
 }
 
 impl Subject {

@@ -10,9 +10,7 @@ use tempfile::TempDir;
 use crate::ambient;
 use crate::check::{self, Inputs, Mode, Report};
 use crate::content::BackingFiles;
-use crate::document::{
-    Body, Directory, Document, FORMAT_VERSION, Ino, Key, Kind, Locking, Name, Node, Timestamp, Volume,
-};
+use crate::document::{Ino, Kind, Locking, Name, Volume};
 use crate::namespace::ops::make::{Make, What};
 use crate::namespace::ops::rename::{Manner, Patience, Rename};
 use crate::namespace::{Caller, Namespace, Result, SessionInfo, Settings};
@@ -63,32 +61,8 @@ pub(super) fn name(text: &str) -> Name {
 }
 
 fn empty_volume() -> Commit {
-    let now: Timestamp = ambient::wall_clock().into();
-    let volume = Volume {
-        format: FORMAT_VERSION,
-        id: "0".repeat(32),
-        locking: Locking::Tree,
-        created: now,
-        next_ino: Ino::ROOT.0 + 1,
-        epoch: 0,
-        inline_max: INLINE_MAX,
-    };
-    let root = Node {
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        nlink: 2,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
-        xattrs: 0,
-        body: Body::Directory(Directory { parent: Ino::ROOT, name: None, children: 0 }),
-    };
-    Commit::new()
-        .absent(Key::Volume)
-        .put(Key::Volume, Document::Volume(volume))
-        .put(Key::Node(Ino::ROOT), Document::Node(root))
+    let created = ambient::wall_clock().into();
+    Commit::format(Volume::empty("0".repeat(32), Locking::Tree, INLINE_MAX, created), 0, 0)
 }
 
 impl World {
