@@ -138,6 +138,7 @@ work_dir() {
 clean_up() {
     local code=$? work point
     trap '' INT TERM HUP
+    if declare -F before_clean_up >/dev/null; then before_clean_up; fi
     # What this script has started and still runs would keep the mounts busy.
     jobs -p | xargs -r kill -KILL 2>/dev/null || true
     wait 2>/dev/null || true
