@@ -51,7 +51,8 @@ pub fn trim(dir: &Path, torn_pages: bool) -> Result<(), StoreError> {
         });
     }
     log::warn!(
-        "{}: dropped {} bytes behind byte {good}: changes that were neither acknowledged nor synced before the crash",
+        "{}: dropped {} bytes behind byte {good}, which are no whole batch: the end of a change that a crash cut off, \
+         or damage to what the tables hold as well",
         path.display(),
         last + 1
     );

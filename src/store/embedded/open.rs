@@ -48,10 +48,13 @@ impl OpenVolume {
         let layout = Layout::existing(root)?;
         let ownership = Ownership::acquire(&layout, mount_point.unwrap_or(Path::new("")))?;
         let failed = |source| OpenError::Store { path: root.display().to_string(), source };
-        if let Some(boot_id) = ownership.unclean_boot_id() {
+        let unclean = ownership.unclean_boot_id();
+        if unclean.is_some() {
             log::warn!("{}: the process that had it open last died without closing it", root.display());
-            journal::trim(&layout.db(), boot_id != owner::boot_id()).map_err(failed)?;
         }
+        // After a clean end as well: what has been altered since must not reach the database, which trusts its journal.
+        let torn_pages = unclean.is_some_and(|boot_id| boot_id != owner::boot_id());
+        journal::trim(&layout.db(), torn_pages).map_err(failed)?;
         let store = EmbeddedStore::open(&layout.db(), tuning).map_err(failed)?;
         let volume = layout::volume(&store, root)?;
         Ok(Self { layout, store: Arc::new(store), volume, ownership })
