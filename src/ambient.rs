@@ -6,7 +6,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The monotonic clock: for waits, leases and ages. Never compared between hosts.
 pub fn monotonic() -> Instant {
@@ -22,6 +22,44 @@ pub fn wall_clock() -> SystemTime {
 pub fn random_u64() -> u64 {
     // The standard library seeds each `RandomState` from the operating system and a counter.
     RandomState::new().hash_one(Instant::now())
+}
+
+/// A clock that a simulation can replace. Monotonic: for leases and waits, never compared between hosts.
+pub trait Clock: Send + Sync {
+    /// The time since an origin of the clock's own.
+    fn now(&self) -> Duration;
+
+    /// Blocks the caller for about this long.
+    fn sleep(&self, duration: Duration);
+}
+
+/// The clock of the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    origin: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose origin is now.
+    pub fn new() -> Self {
+        Self { origin: monotonic() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        std::thread::sleep(duration);
+    }
 }
 
 /// Starts a named thread. The caller keeps the handle and joins it.

@@ -11,7 +11,8 @@
 //! - [`content`]: the bytes of large files.
 //! - [`store`]: the port, the commit primitive and the engines.
 //! - [`document`]: types, keys and encodings; no I/O.
-//! - [`ambient`] and [`mounts`]: the clock, randomness, threads; the kernel's mount table. For every layer.
+//! - [`ambient`], [`mounts`], [`rules`]: the clock, randomness, threads; the kernel's mount table; the switches of the
+//!   mutation run. For every layer.
 
 pub mod ambient;
 pub mod check;
@@ -22,4 +23,5 @@ pub mod fuse;
 pub mod lock;
 pub mod mounts;
 pub mod namespace;
+pub mod rules;
 pub mod store;

@@ -7,17 +7,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers from the bottom up, each with the layers that it may import.
-const MAY_IMPORT: [(&str, &[&str]); 10] = [
+const MAY_IMPORT: [(&str, &[&str]); 11] = [
     ("ambient", &[]),
     ("mounts", &[]),
+    ("rules", &[]),
     ("document", &[]),
-    ("store", &["ambient", "mounts", "document"]),
-    ("content", &["ambient"]),
-    ("lock", &["ambient", "document", "store"]),
-    ("check", &["ambient", "document", "store", "content"]),
-    ("namespace", &["ambient", "document", "store", "content", "lock"]),
-    ("fuse", &["ambient", "mounts", "document", "store", "content", "lock", "check", "namespace"]),
-    ("cli", &["ambient", "mounts", "document", "store", "content", "lock", "check", "namespace", "fuse"]),
+    ("store", &["ambient", "rules", "mounts", "document"]),
+    ("content", &["ambient", "rules"]),
+    ("lock", &["ambient", "rules", "document", "store"]),
+    ("check", &["ambient", "rules", "document", "store", "content"]),
+    ("namespace", &["ambient", "rules", "document", "store", "content", "lock"]),
+    ("fuse", &["ambient", "rules", "mounts", "document", "store", "content", "lock", "check", "namespace"]),
+    (
+        "cli",
+        &["ambient", "rules", "mounts", "document", "store", "content", "lock", "check", "namespace", "fuse"],
+    ),
 ];
 
 const LINES_MAX: usize = 500;

@@ -88,7 +88,7 @@ impl Judge<'_> {
             return;
         }
         let dead = match self.sessions.get(&session) {
-            Some(None | Some(SessionState::Live)) => return,
+            Some(None | Some(SessionState::Joining | SessionState::Live)) => return,
             Some(Some(SessionState::Fenced)) => "fenced",
             Some(Some(SessionState::Recovered)) => "recovered",
             None if self.gap(Kind::Session) => return,

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Ino, Name, SessionId, text};
@@ -74,7 +74,7 @@ impl EntryPosition {
 const VOLUME: &[u8] = b"volume";
 
 /// The key of a document.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// The volume.
     Volume,
@@ -183,6 +183,19 @@ impl std::str::FromStr for Key {
             ("xattr", Some(_)) => Ok(Self::Xattr(ino()?, name()?.into())),
             _ => Err(KeyError),
         }
+    }
+}
+
+/// As text, also in binary encodings: a key within a document is rare, and read by people.
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

@@ -9,7 +9,9 @@
 //! 4. Names are bytes, and still every document can be printed as JSON: [`text`].
 
 pub mod codec;
+pub mod intent;
 pub mod key;
+pub mod lock;
 pub mod merge;
 pub mod name;
 pub mod node;
@@ -23,7 +25,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use intent::{IntentId, Mark, MarkChange, Slot, SlotState};
 pub use key::{EntryPosition, Key, Kind};
+pub use lock::{LockClaim, LockMode, LockRecord};
 pub use merge::NodeDelta;
 pub use name::{Name, NameError};
 pub use node::{Body, ContentPlace, Directory, FileKind, Node, Regular};
@@ -55,7 +59,7 @@ impl fmt::Display for Ino {
 pub struct Version(pub u64);
 
 /// A name in a directory: (parent inode, name) -> inode and kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
     /// What the name stands for.
     pub ino: Ino,
@@ -64,7 +68,7 @@ pub struct Entry {
 }
 
 /// Inline bytes of a regular file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Content {
     /// The first bytes of the file; what the file has beyond them, up to its size, reads as zeros.
     #[serde(with = "text::bytes")]
@@ -72,7 +76,7 @@ pub struct Content {
 }
 
 /// The value of one extended attribute.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Xattr {
     /// The value, at most 64 KiB.
     #[serde(with = "text::bytes")]
@@ -81,14 +85,14 @@ pub struct Xattr {
 
 /// Something to collect: an inode that lost its last name while it was open, or whose backing files are still to be
 /// removed. What stands here after a crash is collected at the next mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Orphan {
     /// The session that had the inode open.
     pub session: SessionId,
 }
 
 /// Any document that is stored. Lock documents live in the lock engine and have a type of their own there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Document {
     /// One a volume.
@@ -123,7 +127,7 @@ impl Document {
 }
 
 /// A document together with its version.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stored {
     /// Changes at every write.
     pub version: Version,

@@ -27,7 +27,7 @@ pub enum FileKind {
 }
 
 /// The document of one inode.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Node {
     /// The permission bits with set-user-id, set-group-id and sticky: the low twelve of `st_mode`.
     pub mode: u32,
@@ -52,7 +52,7 @@ pub struct Node {
 }
 
 /// What only one kind of node has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
     /// A regular file.
@@ -82,7 +82,7 @@ pub enum Body {
 }
 
 /// What a regular file has beyond the common attributes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Regular {
     /// In bytes, at most 2^63 - 1. What the content does not hold up to here reads as zeros.
     pub size: u64,
@@ -93,7 +93,7 @@ pub struct Regular {
 }
 
 /// Where the bytes of a regular file are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContentPlace {
     /// Nowhere: nothing was ever written, every byte reads as zero.
@@ -105,7 +105,7 @@ pub enum ContentPlace {
 }
 
 /// What a directory has beyond the common attributes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Directory {
     /// The directory that this one is in; the root is in itself.
     pub parent: Ino,

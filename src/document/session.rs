@@ -55,9 +55,11 @@ impl FromStr for SessionId {
 }
 
 /// Where a session stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionState {
+    /// Making its intents; it can change nothing yet.
+    Joining,
     /// At work.
     Live,
     /// Declared dead: it can commit nothing any more.
@@ -67,7 +69,7 @@ pub enum SessionState {
 }
 
 /// The document of a session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Session {
     /// Its id, also its key.
     pub id: SessionId,
@@ -87,6 +89,10 @@ pub struct Session {
     pub heartbeat: u64,
     /// Which mount of the volume this is, counted from its format.
     pub epoch: u64,
+    /// How many intents it has; none on engines that change several documents at once.
+    pub intents: u16,
+    /// Its operations below this number are over, whatever a lock document says.
+    pub operations_below: u64,
     /// Where it stands.
     pub state: SessionState,
 }

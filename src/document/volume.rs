@@ -5,16 +5,22 @@ use serde::{Deserialize, Serialize};
 use super::{Body, Directory, FORMAT_VERSION, Ino, Node, Timestamp};
 
 /// How renames lock; chosen when the volume is formatted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Locking {
     /// Shared locks on the ancestors of both paths, exclusive locks on both targets.
     #[default]
     Tree,
+    /// An exclusive lock on every node of the moved subtree, on both targets, and on the destination's directory.
+    Document,
+    /// One exclusive lock for the whole volume.
+    Global,
+    /// No locks: the checks of the commit alone, and retries.
+    Version,
 }
 
 /// The document of the volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Volume {
     /// The format version of every document in the store.
     pub format: u32,

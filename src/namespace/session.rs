@@ -59,6 +59,8 @@ impl Namespace {
             lease_ms: LEASE_MS,
             heartbeat: 0,
             epoch: volume.epoch,
+            intents: 0,
+            operations_below: 0,
             state: SessionState::Live,
         };
         store.commit(&Commit::new().put(Key::Session(session), Document::Session(document)))?;

@@ -7,6 +7,7 @@
 //! 2. Engines must not differ in anything that the port promises: `conformance`, which every engine passes.
 //! 3. One process at a time owns an embedded store, and the next one must know who that is: [`embedded::owner`].
 
+pub mod cells;
 pub mod commit;
 #[cfg(test)]
 mod conformance;
@@ -39,6 +40,12 @@ pub enum StoreError {
     /// The store refuses all work after a failure that left its state on disk unknown. Remount.
     #[error("the store has stopped after a failure: {0}; unmount and mount again")]
     Stopped(String),
+    /// The session was declared dead: it can change nothing any more. Unmount and mount again.
+    #[error("this session has been declared dead and can change nothing any more; unmount and mount again")]
+    Fenced,
+    /// No answer came, and what became of the change could not be found out: it was made whole or not at all.
+    #[error("the store does not answer, and whether the change was made is not known: {0}")]
+    Unknown(String),
     /// The engine failed; nothing was changed, as far as it can tell.
     #[error("{what}: {source}")]
     Engine {

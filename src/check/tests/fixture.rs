@@ -100,6 +100,8 @@ pub(super) fn session(id: SessionId, state: SessionState) -> Document {
         started: Timestamp::default(),
         lease_ms: 10_000,
         heartbeat: 3,
+        intents: 0,
+        operations_below: 0,
         epoch: 1,
         state,
     })

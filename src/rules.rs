@@ -1,0 +1,106 @@
+//! The rules of the protocols, each with a switch: what may be switched off to see that a checker objects.
+//!
+//! A checker that has never failed proves nothing. So every rule that safety or progress rests on asks [`holds`] at the one
+//! place where it is enforced, and the mutation run switches them off in turn and demands that some checker objects to
+//! each. In an ordinary build `holds` is the constant `true` and leaves no trace; only the feature `proof`, which is for
+//! tests, makes it a question. Imports nothing of Lockwood.
+
+/// One rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rule {
+    /// A rename locks the ancestors of its source, shared.
+    SourceAncestorsLocked,
+    /// A rename locks the ancestors of its destination, shared.
+    DestinationAncestorsLocked,
+    /// The commit of a rename checks the entries of the ancestors of its source.
+    SourceAncestorsChecked,
+    /// The commit of a rename checks the entries of the ancestors of its destination.
+    DestinationAncestorsChecked,
+}
+
+impl Rule {
+    /// Every rule, in the order of their declaration.
+    pub const ALL: &[Self] = &[
+        Self::SourceAncestorsLocked,
+        Self::DestinationAncestorsLocked,
+        Self::SourceAncestorsChecked,
+        Self::DestinationAncestorsChecked,
+    ];
+
+    /// The name, as the variable `LOCKWOOD_RULES_OFF` and the mutation table write it.
+    pub fn name(self) -> String {
+        let camel = format!("{self:?}");
+        let mut name = String::with_capacity(camel.len() + 8);
+        for (at, character) in camel.char_indices() {
+            if character.is_uppercase() && at > 0 {
+                name.push('-');
+            }
+            name.extend(character.to_lowercase());
+        }
+        name
+    }
+}
+
+/// Whether a rule is in force.
+#[cfg(not(feature = "proof"))]
+#[inline(always)]
+pub const fn holds(_rule: Rule) -> bool {
+    true
+}
+
+#[cfg(feature = "proof")]
+pub use switches::{holds, only_off, read_environment};
+
+#[cfg(feature = "proof")]
+mod switches {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use super::Rule;
+
+    /// A bit for each rule that is switched off, in the whole process.
+    static OFF: AtomicU64 = AtomicU64::new(0);
+
+    /// Whether a rule is in force.
+    pub fn holds(rule: Rule) -> bool {
+        OFF.load(Relaxed) & bit(rule) == 0
+    }
+
+    /// Switches off these rules and no others, for the whole process.
+    pub fn only_off(rules: &[Rule]) {
+        OFF.store(rules.iter().fold(0, |bits, rule| bits | bit(*rule)), Relaxed);
+    }
+
+    /// Switches off the rules that the variable `LOCKWOOD_RULES_OFF` names, separated by commas.
+    ///
+    /// # Errors
+    /// The first name that is none.
+    pub fn read_environment() -> Result<(), String> {
+        let Ok(text) = std::env::var("LOCKWOOD_RULES_OFF") else { return Ok(()) };
+        let named = |name: &str| {
+            let found = Rule::ALL.iter().copied().find(|rule| rule.name() == name);
+            found.ok_or_else(|| format!("LOCKWOOD_RULES_OFF: there is no rule {name:?}"))
+        };
+        let names = text.split(',').filter(|name| !name.is_empty());
+        only_off(&names.map(named).collect::<Result<Vec<_>, _>>()?);
+        Ok(())
+    }
+
+    fn bit(rule: Rule) -> u64 {
+        1 << rule as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_table() {
+        assert_eq!(Rule::SourceAncestorsLocked.name(), "source-ancestors-locked");
+        assert!(Rule::ALL.len() <= 64, "a bit a rule");
+        assert!(
+            Rule::ALL.windows(2).all(|pair| (pair[0] as u8) + 1 == pair[1] as u8),
+            "ALL names every rule"
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! The port of engines that change one document at a time: get, scan, and compare-and-set of one cell.
+//!
+//! What stands here under a key is a [`Cell`]: a document with what the protocols over such engines need beside it. The
+//! intents that make [`Store::commit`](crate::store::Store::commit) out of single compare-and-sets are built on this port,
+//! and so are lock documents and sessions on these engines. Imports `document`.
+//!
+//! What is hard: every call may fail with an unknown outcome, arrive late, or arrive twice. So every write is a
+//! compare-and-set on a version that no other write of that key ever has, and whoever gets
+//! [`CasError::Unknown`] reads again before deciding anything.
+
+pub mod memory;
+
+use std::sync::Arc;
+
+use crate::document::{Key, LockRecord, Mark, SessionId, Slot, Stored, Version};
+use crate::store::{Scan, StoreError};
+
+/// Which cell.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CellKey {
+    /// A document of the volume, sessions included.
+    Document(Key),
+    /// An intent: one of the slots that a session made when it joined.
+    Slot(SessionId, u16),
+    /// A lock document, by its id.
+    Lock(Arc<str>),
+}
+
+/// What stands under a key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Cell {
+    /// A document, or the place of one that is about to be made, with the mark of the intent that is changing it.
+    Document(MarkedDocument),
+    /// An intent.
+    Slot(Slot),
+    /// A lock document.
+    Lock(LockRecord),
+}
+
+/// A document and the mark of an intent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MarkedDocument {
+    /// What stands here as long as the mark's intent is not committed, with the version that checks compare; none if there
+    /// is no such document yet.
+    pub before: Option<Stored>,
+    /// The intent that is changing it.
+    pub mark: Option<Mark>,
+}
+
+/// A cell with the version that compare-and-set compares: it changes at every write of the cell, and no two writes of one
+/// key ever have the same, not even with a deletion between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredCell {
+    /// The version of the cell, which is not that of the document in it.
+    pub version: Version,
+    /// What was written.
+    pub cell: Arc<Cell>,
+}
+
+/// Why a compare-and-set is not known to have taken effect.
+#[derive(Debug, thiserror::Error)]
+pub enum CasError {
+    /// The cell is not at the expected version: nothing was changed.
+    #[error("the cell has changed meanwhile")]
+    Conflict,
+    /// No answer came: the change may have been made, may still be made, or may never be.
+    #[error("no answer came: {0}")]
+    Unknown(String),
+    /// The engine refused: nothing was changed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A store whose only change is that of one cell.
+pub trait Cells: Send + Sync {
+    /// The cell under `key`, as it is at some instant between call and return.
+    ///
+    /// # Errors
+    /// As the engine fails; to ask again is harmless.
+    fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError>;
+
+    /// Several cells, each as it is at some instant between call and return: not a snapshot.
+    ///
+    /// # Errors
+    /// As the engine fails.
+    fn read_many(&self, keys: &[CellKey]) -> Result<Vec<Option<StoredCell>>, StoreError> {
+        keys.iter().map(|key| self.read(key)).collect()
+    }
+
+    /// One page of the documents of a range, as [`Reader::scan`](crate::store::Reader::scan) pages it: each cell as it is at
+    /// some instant between call and return, those with no document but a mark included.
+    ///
+    /// # Errors
+    /// As the engine fails.
+    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError>;
+
+    /// All lock documents, or all slots of a session, that exist; not a snapshot.
+    ///
+    /// # Errors
+    /// As the engine fails.
+    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError>;
+
+    /// Makes, replaces (`cell` given) or deletes (none) the cell under `key` if it is at `expected`, none meaning that there
+    /// is no such cell. Returns its new version; after a deletion that number means nothing.
+    ///
+    /// # Errors
+    /// [`CasError`].
+    fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError>;
+}
+
+/// What [`Cells::list`] lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// The lock documents.
+    Locks,
+    /// The slots of every session.
+    Slots,
+}
