@@ -26,9 +26,9 @@ use std::time::Duration;
 
 use crate::ambient;
 use crate::content::BackingFiles;
-use crate::document::{Ino, Node, SessionId, Timestamp, Volume};
+use crate::document::{Ino, Node, SessionId, Timestamp, Version, Volume};
 use crate::lock::LockTable;
-use crate::store::{NodeRef, Store};
+use crate::store::{Commit, NodeRef, Store};
 
 pub use collect::Collector;
 pub use error::{NamespaceError, Result};
@@ -132,6 +132,11 @@ impl Namespace {
     /// The volume document as it was when the volume was mounted.
     pub fn volume(&self) -> &Volume {
         &self.volume
+    }
+
+    /// Every change that an operation makes goes through here.
+    fn commit(&self, commit: &Commit) -> Result<Version> {
+        Ok(self.store.commit(commit)?)
     }
 
     fn now(&self) -> Timestamp {

@@ -74,7 +74,7 @@ impl Namespace {
             node.atime = change.atime.map_or(node.atime, |t| t.resolve(now));
             node.mtime = change.mtime.map_or(node.mtime, |t| t.resolve(now));
             node.ctime = now;
-            self.store.commit(&commit.put(Key::Node(ino), Document::Node(node)))?;
+            self.commit(&commit.put(Key::Node(ino), Document::Node(node)))?;
             if let (Some(size), Some(io)) = (shrunk, &mut io) {
                 self.cut(&pin, io, ino, size)?;
             }
@@ -92,7 +92,7 @@ impl Namespace {
         let extent =
             Extent { size_at_least: 0, blocks: file.allocated_blocks()?, place: ContentPlace::Backing };
         let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
-        self.store.commit(&Commit::new().merge(Key::Node(ino), delta))?;
+        self.commit(&Commit::new().merge(Key::Node(ino), delta))?;
         Ok(())
     }
 

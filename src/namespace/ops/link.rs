@@ -44,7 +44,7 @@ impl Namespace {
                 .put(key.clone(), Document::Entry(Entry { ino, kind }))
                 .put(Key::Node(ino), Document::Node(linked))
                 .merge(Key::Node(parent), NodeDelta::entries_changed(1, 0, now));
-            self.store.commit(&commit)?;
+            self.commit(&commit)?;
             Ok((ino, self.live_node(ino)?.1))
         })
     }

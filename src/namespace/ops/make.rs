@@ -91,7 +91,7 @@ impl Namespace {
             for (name, value) in inherited.attributes() {
                 commit = commit.put(Key::Xattr(ino, name.into()), Document::Xattr(Xattr { value }));
             }
-            match self.store.commit(&commit).map_err(Into::into) {
+            match self.commit(&commit) {
                 Ok(_) => Ok((ino, self.live_node(ino)?.1)),
                 Err(NamespaceError::Conflict(key)) if key == entry_key => Err(NamespaceError::Exists),
                 Err(NamespaceError::Conflict(_)) => Err(NamespaceError::NotFound),

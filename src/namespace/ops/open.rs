@@ -51,7 +51,7 @@ impl Namespace {
             if !backed {
                 commit = commit.delete(Key::Orphan(ino));
             }
-            self.store.commit(&commit)?;
+            self.commit(&commit)?;
             self.inodes.bury(ino, node);
             Ok(backed)
         })?;

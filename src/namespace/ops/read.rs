@@ -122,7 +122,7 @@ impl Namespace {
             return;
         }
         let delta = NodeDelta { atime: Some(now), ..NodeDelta::default() };
-        if let Err(error) = self.store.commit(&Commit::new().merge(Key::Node(ino), delta)) {
+        if let Err(error) = self.commit(&Commit::new().merge(Key::Node(ino), delta)) {
             log::debug!("the access time of inode {ino} was not kept: {error}");
         }
     }

@@ -37,7 +37,7 @@ impl Namespace {
                 .delete(key.clone())
                 .merge(Key::Node(parent), NodeDelta::entries_changed(-1, 0, now));
             let (commit, after) = self.drop_name(entry.ino, version, &node, &life, now, commit)?;
-            self.store.commit(&commit)?;
+            self.commit(&commit)?;
             self.name_dropped(entry.ino, node, &mut life, &after);
             Ok(())
         })
@@ -60,7 +60,7 @@ impl Namespace {
                 .delete(key.clone())
                 .merge(Key::Node(parent), NodeDelta::entries_changed(-1, -1, self.now()));
             let commit = self.drop_directory(entry.ino, version, &node, commit)?;
-            self.store.commit(&commit)?;
+            self.commit(&commit)?;
             self.directory_dropped(entry.ino, node);
             Ok(())
         })

@@ -272,7 +272,7 @@ impl Namespace {
                 .merge(Key::Node(rename.parent), from.delta(now))
                 .merge(Key::Node(rename.new_parent), to.delta(now))
         };
-        self.store.commit(&commit)?;
+        self.commit(&commit)?;
         Ok(())
     }
 

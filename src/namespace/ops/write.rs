@@ -174,7 +174,7 @@ impl Namespace {
         delta.mode_clear = if drop_privileges { privilege_bits(node) } else { 0 };
         let dropped = delta.mode_clear != 0;
         let commit = self.drop_capabilities(ino, node, commit, &mut delta)?;
-        self.store.commit(&commit.merge(Key::Node(ino), delta))?;
+        self.commit(&commit.merge(Key::Node(ino), delta))?;
         Ok(if dropped { Privileges::Dropped } else { Privileges::Kept })
     }
 

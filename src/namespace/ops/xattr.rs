@@ -101,7 +101,7 @@ impl Namespace {
                 node.xattrs -= u32::from(exists);
                 commit.delete(key)
             };
-            self.store.commit(&commit.put(Key::Node(ino), Document::Node(node)))?;
+            self.commit(&commit.put(Key::Node(ino), Document::Node(node)))?;
             Ok(())
         })
     }
@@ -122,7 +122,7 @@ impl Namespace {
             node.xattrs -= 1;
             node.ctime = self.now();
             let commit = Commit::new().at(Key::Node(ino), version).delete(key);
-            self.store.commit(&commit.put(Key::Node(ino), Document::Node(node)))?;
+            self.commit(&commit.put(Key::Node(ino), Document::Node(node)))?;
             Ok(())
         })
     }
