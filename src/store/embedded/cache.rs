@@ -1,8 +1,9 @@
-//! Decoded documents in memory, bounded in bytes.
+//! Decoded documents in memory, bounded in bytes. That there is none is remembered as well: a name that is about to be made
+//! is looked up by the kernel, by the plan and by the check of the commit.
 //!
 //! What is hard: a reader that fetched a document from the tables must not put it here after a commit has replaced it.
 //! The cache hands the reader a placeholder before it fetches; a commit that writes or deletes the key meanwhile
-//! removes the placeholder, and what the reader fetched is then used once and not kept.
+//! takes the placeholder away, and what the reader fetched is then used once and not kept.
 
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, GuardResult};
@@ -10,23 +11,26 @@ use quick_cache::sync::{Cache, GuardResult};
 use crate::document::{Body, Document, Key, Stored};
 use crate::store::StoreError;
 
+/// A document, or that there is none.
+type Remembered = Option<Stored>;
+
 #[derive(Clone)]
 struct ByBytes;
 
 /// What an entry of the cache costs beside its variable parts: the key, the counted document and the cache's own record.
 const FIXED_BYTES: u64 = 320;
 
-impl Weighter<Key, Stored> for ByBytes {
-    fn weight(&self, key: &Key, stored: &Stored) -> u64 {
+impl Weighter<Key, Remembered> for ByBytes {
+    fn weight(&self, key: &Key, remembered: &Remembered) -> u64 {
         let name = match key {
             Key::Entry(_, name) => name.as_bytes().len(),
             Key::Xattr(_, name) => name.len(),
             _ => 0,
         };
-        let document = match &*stored.document {
-            Document::Content(content) => content.bytes.len(),
-            Document::Xattr(xattr) => xattr.value.len(),
-            Document::Node(node) => match &node.body {
+        let document = match remembered.as_ref().map(|stored| &*stored.document) {
+            Some(Document::Content(content)) => content.bytes.len(),
+            Some(Document::Xattr(xattr)) => xattr.value.len(),
+            Some(Document::Node(node)) => match &node.body {
                 Body::Symlink { target } => target.len(),
                 _ => 0,
             },
@@ -38,7 +42,7 @@ impl Weighter<Key, Stored> for ByBytes {
 
 /// Documents that were read or written lately.
 pub struct DocumentCache {
-    cache: Cache<Key, Stored, ByBytes>,
+    cache: Cache<Key, Remembered, ByBytes>,
 }
 
 impl DocumentCache {
@@ -48,7 +52,7 @@ impl DocumentCache {
         Self { cache: Cache::with_weighter(items, bytes, ByBytes) }
     }
 
-    /// The document under `key`, from memory or else by `fetch`. What is absent is not remembered.
+    /// The document under `key`, from memory or else by `fetch`.
     ///
     /// # Errors
     /// What `fetch` returns.
@@ -58,28 +62,21 @@ impl DocumentCache {
         fetch: impl FnOnce() -> Result<Option<Stored>, StoreError>,
     ) -> Result<Option<Stored>, StoreError> {
         match self.cache.get_value_or_guard(key, None) {
-            GuardResult::Value(stored) => Ok(Some(stored)),
+            GuardResult::Value(remembered) => Ok(remembered),
             GuardResult::Guard(guard) => {
                 let fetched = fetch()?;
-                if let Some(stored) = &fetched {
-                    // Refused when a commit took the placeholder away; see the module.
-                    let _ = guard.insert(stored.clone());
-                }
+                // Refused when a commit took the placeholder away; see the module.
+                let _ = guard.insert(fetched.clone());
                 Ok(fetched)
             }
             GuardResult::Timeout => fetch(),
         }
     }
 
-    /// Called by a commit that wrote `stored`, once the database has it.
-    pub fn put(&self, key: &Key, stored: Stored) {
+    /// Called by a commit, once the database has what stands under the key from now on.
+    pub fn put(&self, key: &Key, now: Option<Stored>) {
         // A document too heavy to be kept would leave a reader's placeholder standing; removing takes that away too.
         self.cache.remove(key);
-        self.cache.insert(key.clone(), stored);
-    }
-
-    /// Called by a commit that deleted the document, once the database has it.
-    pub fn remove(&self, key: &Key) {
-        self.cache.remove(key);
+        self.cache.insert(key.clone(), now);
     }
 }

@@ -43,7 +43,7 @@ pub fn trim(dir: &Path, torn_pages: bool) -> Result<(), StoreError> {
     let bytes = fs::read(&path).map_err(failed)?;
     let good = whole_batches(&bytes);
     let rest = &bytes[good..];
-    let Some(last) = rest.iter().rposition(|&b| b != 0) else { return Ok(()) };
+    let Some(last) = last_written(rest) else { return Ok(()) };
     if !torn_pages && has_batch_behind_damage(rest) {
         return Err(StoreError::Damaged {
             key: format!("journal {}", path.display()),
@@ -58,6 +58,15 @@ pub fn trim(dir: &Path, torn_pages: bool) -> Result<(), StoreError> {
     );
     let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
     file.set_len(good as u64).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+/// Where the last byte is that is not zero. Most of a journal is room that the database made for itself, so whole pages are
+/// compared first.
+fn last_written(bytes: &[u8]) -> Option<usize> {
+    const PAGE: [u8; 4096] = [0; 4096];
+    let page = bytes.chunks(PAGE.len()).rposition(|chunk| *chunk != PAGE[..chunk.len()])?;
+    let behind = bytes.len().min((page + 1) * PAGE.len());
+    bytes[..behind].iter().rposition(|&byte| byte != 0)
 }
 
 fn newest(dir: &Path) -> io::Result<Option<PathBuf>> {

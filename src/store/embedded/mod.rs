@@ -231,10 +231,7 @@ impl EmbeddedStore {
             .commit()
             .map_err(|e| self.failed(engine_error("a commit could not be written", e)))?;
         for (key, document) in after {
-            match document {
-                Some(document) => self.cache.put(key, Stored { version, document: document.into() }),
-                None => self.cache.remove(key),
-            }
+            self.cache.put(key, document.map(|document| Stored { version, document: document.into() }));
         }
         Ok(())
     }
