@@ -16,6 +16,14 @@ pub enum Rule {
     SourceAncestorsChecked,
     /// The commit of a rename checks the entries of the ancestors of its destination.
     DestinationAncestorsChecked,
+    /// Under `global`, a rename locks the whole volume.
+    VolumeLocked,
+    /// Under `document`, a rename locks everything below what it moves.
+    MembersLocked,
+    /// Under `document`, a rename locks the directory that it puts something in.
+    DestinationDirectoryLocked,
+    /// Under `document`, a rename starts over if its paths came to lead to other documents than those walked.
+    MembersStillMeant,
 }
 
 impl Rule {
@@ -25,6 +33,10 @@ impl Rule {
         Self::DestinationAncestorsLocked,
         Self::SourceAncestorsChecked,
         Self::DestinationAncestorsChecked,
+        Self::VolumeLocked,
+        Self::MembersLocked,
+        Self::DestinationDirectoryLocked,
+        Self::MembersStillMeant,
     ];
 
     /// The name, as the variable `LOCKWOOD_RULES_OFF` and the mutation table write it.

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
+use crate::document::Locking;
+
 /// A filesystem whose tree is stored as documents, in which every rename takes tree locks that anyone can read.
 #[derive(Debug, Parser)]
 #[command(name = "lockwood", version, max_term_width = 100, arg_required_else_help = true)]
@@ -36,7 +38,12 @@ pub(super) enum Verb {
 
 /// Make a store with an empty tree.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  lockwood format /var/lib/tree")]
+#[command(after_help = "\
+Locking is chosen here for good. `tree` is right unless you are comparing: the others cost more, or let renames fail.
+
+Examples:
+  lockwood format /var/lib/tree
+  lockwood format /var/lib/tree --locking global")]
 pub(super) struct Format {
     /// A directory that does not exist yet, or is empty
     pub(super) store: PathBuf,
@@ -49,6 +56,23 @@ pub(super) struct Format {
 pub(super) enum LockingArgument {
     /// Shared locks on the ancestors of both paths, exclusive ones on both targets
     Tree,
+    /// An exclusive lock on every path of what moves; costs as much as the subtree is large
+    Document,
+    /// One exclusive lock for the whole volume: one rename at a time
+    Global,
+    /// No locks: versions alone, and retries; a rename that keeps losing fails with EBUSY
+    Version,
+}
+
+impl From<LockingArgument> for Locking {
+    fn from(argument: LockingArgument) -> Self {
+        match argument {
+            LockingArgument::Tree => Self::Tree,
+            LockingArgument::Document => Self::Document,
+            LockingArgument::Global => Self::Global,
+            LockingArgument::Version => Self::Version,
+        }
+    }
 }
 
 /// Mount a store; returns when the tree is there.
@@ -60,6 +84,7 @@ Options (-o, as in mount(8)):
   allow_other            let other users in (default for root); allow_root: root only
   lock_wait=SECONDS      how long a rename waits for locks before EBUSY (default 30)
   threads=N              threads that serve requests (default by the number of cores)
+  locking=STRATEGY       refuse a store that was formatted with another one: tree, document, global, version
   cache_size=MIB         memory for documents (default 64)
   log=FILE               where the daemon logs to (default: the file `log` in the store)
 Options of /etc/fstab that are not for the file system (noauto, nofail, x-...) are ignored.
@@ -121,9 +146,10 @@ pub(super) struct Locks {
     pub(super) json: bool,
 }
 
-/// Hold a tree lock on a mounted path while a command runs.
+/// Hold a lock on a mounted path while a command runs.
 ///
 /// Shared: the path is not renamed, and neither is a directory above it. Exclusive: nothing below it is renamed either.
+/// A volume formatted with --locking version has no locks to hold.
 /// Exits with the command's code; with 75 if the lock was not free in time; with 69 if it could not be asked for.
 #[derive(Debug, Args)]
 #[command(after_help = "\

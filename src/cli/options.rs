@@ -4,10 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum as _;
 use fuser::{MountOption, SessionACL};
 
 use super::Failure;
-use super::args::seconds;
+use super::args::{LockingArgument, seconds};
+use crate::document::Locking;
 use crate::namespace::Settings;
 use crate::store::embedded::Tuning;
 
@@ -20,12 +22,14 @@ pub(super) struct Resolved {
     pub(super) tuning: Tuning,
     pub(super) threads: usize,
     pub(super) log: Option<PathBuf>,
+    /// The strategy that the volume must have been formatted with, if one was named.
+    pub(super) locking: Option<Locking>,
     /// Only the kernel's options of a tree that is mounted already are to be changed.
     pub(super) remount: bool,
 }
 
 const KNOWN: &str = "ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, relatime, noatime, \
-                     allow_other, allow_root, lock_wait=SECONDS, threads=N, cache_size=MIB, log=FILE";
+                     allow_other, allow_root, lock_wait=SECONDS, locking=STRATEGY, threads=N, cache_size=MIB, log=FILE";
 
 /// Options of /etc/fstab and mount(8) that are not for a file system, and those that the kernel lists in the mount table
 /// and mount(8) passes back when it remounts.
@@ -65,6 +69,7 @@ impl Resolved {
             tuning: Tuning::default(),
             threads: (cores * 2).clamp(4, 16),
             log: None,
+            locking: None,
             remount: false,
         };
         for text in texts {
@@ -114,6 +119,12 @@ impl Resolved {
                     return Err(format!("option lock_wait={value}: more than a day").into());
                 }
             }
+            ("locking", Some(value)) => {
+                let named = LockingArgument::from_str(value, false).map_err(|_| {
+                    format!("option locking={value}: the strategies are tree, document, global and version")
+                })?;
+                self.locking = Some(named.into());
+            }
             ("threads", Some(value)) => self.threads = number(name, value, 1, THREADS_MAX)?,
             ("cache_size", Some(value)) => {
                 self.tuning.document_cache_bytes = number(name, value, 1, 1 << 20)? as u64 * (1 << 20);
@@ -157,6 +168,14 @@ mod tests {
     }
 
     #[test]
+    fn a_strategy_is_named_as_format_names_it() {
+        for locking in Locking::ALL {
+            assert_eq!(resolve(&format!("locking={locking}")).unwrap().locking, Some(locking));
+        }
+        assert_eq!(resolve("").unwrap().locking, None);
+    }
+
+    #[test]
     fn what_is_not_known_is_named() {
         for bad in [
             "frobnicate",
@@ -165,6 +184,8 @@ mod tests {
             "lock_wait=-1",
             "lock_wait",
             "ro=1",
+            "locking",
+            "locking=none",
             "cache_size=99999999",
         ] {
             let error = resolve(bad).unwrap_err().to_string();

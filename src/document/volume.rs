@@ -1,5 +1,7 @@
 //! The volume: the one document that says what the store holds.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Body, Directory, FORMAT_VERSION, Ino, Node, Timestamp};
@@ -11,12 +13,29 @@ pub enum Locking {
     /// Shared locks on the ancestors of both paths, exclusive locks on both targets.
     #[default]
     Tree,
-    /// An exclusive lock on every node of the moved subtree, on both targets, and on the destination's directory.
+    /// An exclusive lock on every path of the moved subtree, on both targets, and on the destination's directory.
     Document,
     /// One exclusive lock for the whole volume.
     Global,
     /// No locks: the checks of the commit alone, and retries.
     Version,
+}
+
+impl Locking {
+    /// Every strategy, the default first.
+    pub const ALL: [Self; 4] = [Self::Tree, Self::Document, Self::Global, Self::Version];
+}
+
+/// As it is written: `tree`, `document`, `global`, `version`.
+impl fmt::Display for Locking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tree => "tree",
+            Self::Document => "document",
+            Self::Global => "global",
+            Self::Version => "version",
+        })
+    }
 }
 
 /// The document of the volume.

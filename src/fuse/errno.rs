@@ -41,6 +41,7 @@ fn lock_errno(error: &LockError) -> Errno {
         LockError::InvalidPath { .. } | LockError::InvalidId { .. } | LockError::InvalidTime { .. } => {
             Errno::EINVAL
         }
+        LockError::NoLocks => Errno::EOPNOTSUPP,
         LockError::WouldBlock(_) | LockError::TimedOut(_) => Errno::EBUSY,
         LockError::Closed | LockError::SessionDropped => Errno::EIO,
     }

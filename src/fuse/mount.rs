@@ -18,6 +18,7 @@ use super::control::{Control, MountFacts};
 use super::notices::Notices;
 use super::waiting::WaitingRoom;
 use crate::content::{BackingFiles, ContentError};
+use crate::document::Locking;
 use crate::namespace::{Namespace, NamespaceError, SessionInfo, Settings};
 use crate::store::StoreError;
 use crate::store::embedded::open::{OpenError, OpenVolume};
@@ -47,6 +48,8 @@ pub struct MountRequest {
     pub kernel_options: Vec<MountOption>,
     /// Whether others than the mounting user may use the tree; root's mounts are for all.
     pub acl: SessionACL,
+    /// The strategy that the volume must have been formatted with, if one was named.
+    pub locking: Option<Locking>,
     /// How the namespace behaves.
     pub settings: Settings,
     /// How much memory the store may use.
@@ -67,6 +70,19 @@ pub enum MountError {
         path: PathBuf,
         /// What is wrong with it.
         cause: String,
+    },
+    /// The volume was formatted with another strategy than the one that was named.
+    #[error(
+        "{store}: the volume was formatted with --locking {formatted}, and the option locking={asked} asks for another; \
+         leave the option out, or format a store with that strategy"
+    )]
+    OtherLocking {
+        /// The store.
+        store: String,
+        /// What it was formatted with.
+        formatted: Locking,
+        /// What was asked for.
+        asked: Locking,
     },
     /// The store cannot be opened.
     #[error(transparent)]
@@ -118,6 +134,14 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
     let root = request.store_path.as_path();
     refuse_store_below(&mount_point, root)?;
     let mut volume = OpenVolume::open(root, Some(&mount_point), request.tuning)?;
+    let formatted = volume.volume.locking;
+    if let Some(asked) = request.locking.filter(|asked| *asked != formatted) {
+        // Not closed, where it was not before: the next mount still has to recover.
+        if !volume.crashed() {
+            volume.close()?;
+        }
+        return Err(MountError::OtherLocking { store: request.store.clone(), formatted, asked });
+    }
     let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
     let info = SessionInfo {
         host: host_name(),

@@ -45,6 +45,9 @@ pub enum LockError {
         /// The text, printable.
         text: String,
     },
+    /// The volume's strategy is `version`, which has no locks, so none can be held.
+    #[error("this volume has no locks that could be held: it was formatted with --locking version")]
+    NoLocks,
     /// The locks are not free, and the caller did not want to wait. It holds nothing; it may try again.
     #[error("not free: {0}")]
     WouldBlock(Box<Blocked>),

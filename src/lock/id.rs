@@ -26,7 +26,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// The path that a lock stands for, for example `/clinton/projects`.
 ///
 /// It begins with `/`; its components are arbitrary bytes except `/` and NUL, never empty, `.` or `..`. The root, `/`,
-/// is an id too, so that every directory has one, but no [`LockSet`](super::LockSet) holds it.
+/// is an id too, so that every directory has one; only the strategy `global` locks it.
 ///
 /// The order is that of the bytes of the path; every ancestor sorts before its descendants. Cloning copies no bytes.
 #[derive(Clone)]
@@ -68,8 +68,7 @@ impl LockId {
     pub fn from_components<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Result<LockId, LockError> {
         let mut path = Vec::with_capacity(128);
         for name in names {
-            let checked = if name.contains(&b'/') { Err("it contains a slash") } else { check_name(name) };
-            checked.map_err(|reason| LockError::InvalidPath { path: printable(name), reason })?;
+            check_component(name)?;
             path.push(b'/');
             path.extend_from_slice(name);
         }
@@ -78,6 +77,27 @@ impl LockId {
         }
         let len = path.len();
         Ok(LockId { bytes: Arc::from(path), len })
+    }
+
+    /// The id of `name` in the directory that this is the path of.
+    ///
+    /// # Errors
+    /// [`LockError::InvalidPath`] if the name is empty, `.`, `..`, or contains a slash or NUL.
+    pub fn join(&self, name: &[u8]) -> Result<LockId, LockError> {
+        check_component(name)?;
+        let above = if self.is_root() { &[] } else { self.as_bytes() };
+        let path: Arc<[u8]> = [above, b"/", name].concat().into();
+        Ok(LockId { len: path.len(), bytes: path })
+    }
+
+    /// The id of the directory that the path is in; `None` for the root.
+    pub fn parent(&self) -> Option<LockId> {
+        let slash = self.as_bytes().iter().rposition(|byte| *byte == b'/')?;
+        match slash {
+            _ if self.is_root() => None,
+            0 => Some(LockId::root()),
+            len => Some(LockId { bytes: Arc::clone(&self.bytes), len }),
+        }
     }
 
     /// Reads a document id back: `%2Fclinton` is the lock of `/clinton`.
@@ -132,6 +152,11 @@ impl LockId {
         let slashes = self.as_bytes().iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/');
         slashes.map(|(at, _)| LockId { bytes: Arc::clone(&self.bytes), len: at })
     }
+}
+
+fn check_component(name: &[u8]) -> Result<(), LockError> {
+    let checked = if name.contains(&b'/') { Err("it contains a slash") } else { check_name(name) };
+    checked.map_err(|reason| LockError::InvalidPath { path: printable(name), reason })
 }
 
 fn check_name(name: &[u8]) -> Result<(), &'static str> {
@@ -288,6 +313,11 @@ mod tests {
         assert!(!LockId::root().is_ancestor_of(&LockId::root()));
         assert_eq!(LockId::from_components([&b"a"[..], b"bc", b"d"]).unwrap(), deep);
         assert_eq!(LockId::from_components([]).unwrap(), LockId::root());
+        assert_eq!(id("/a/bc").join(b"d").unwrap(), deep);
+        assert_eq!(LockId::root().join(b"a").unwrap(), id("/a"));
+        assert!(deep.join(b"a/b").is_err() && deep.join(b"..").is_err());
+        assert_eq!(deep.parent(), Some(id("/a/bc")));
+        assert_eq!((id("/a").parent(), LockId::root().parent()), (Some(LockId::root()), None));
     }
 
     #[test]

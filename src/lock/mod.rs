@@ -1,10 +1,12 @@
 //! The lock engine: which locks a rename needs, who is granted them, who waits, and what people see of it.
 //!
-//! Owns lock ids, lock sets, the decisions, lock documents and the in-process provider. Imports
-//! [`ambient`](crate::ambient) and nothing else of Lockwood. Users and maintainers read docs/locking.md.
+//! Owns lock ids, lock sets, the strategies, the decisions, lock documents and the in-process provider. Imports
+//! [`ambient`](crate::ambient), [`rules`](crate::rules), and of the documents the volume's choice of a strategy. Users and
+//! maintainers read docs/locking.md.
 //!
 //! What is hard, and where it is solved:
 //! 1. No two renames may together cut a loop off the tree: the lock set of a rename, [`LockSet`].
+//!    What the other strategies want instead: [`Plan`].
 //! 2. No two operations may wait for each other: the global order of [`LockId`], and [`decide`].
 //! 3. Nobody may be starved, and no wait may be lost: the queue of one lock, [`decide::one`].
 //! 4. A wait must cost nothing to those who do not wait, and wake nobody but the one who is granted: [`LockTable`].
@@ -15,6 +17,7 @@ mod document;
 mod error;
 mod id;
 mod set;
+mod strategy;
 mod table;
 mod timestamp;
 mod who;
@@ -23,6 +26,7 @@ pub use document::{HolderEntry, LockDocument, OperationEntry, WaiterEntry};
 pub use error::{Blocked, HeldBy, LockError};
 pub use id::LockId;
 pub use set::{LockEntry, LockSet, Mode};
+pub use strategy::Plan;
 pub use table::{Counters, DEFAULT_WAIT, Guard, LockTable, Request};
 pub use timestamp::Timestamp;
 pub use who::{OpId, SessionId};

@@ -1,6 +1,7 @@
 //! Which locks an operation needs.
 //!
-//! Owns the lock set of a rename and of a hold, and its order. Imports ids and the layer's error.
+//! Owns the tree locks of a rename and of a hold, and the order of every set; which sets the other strategies want is in
+//! [`strategy`](super::strategy). Imports ids and the layer's error.
 //!
 //! What is hard: one entry a path, although a path may be an ancestor of one side and the target of the other (rename
 //! of `/a/b` to `/a`), and a lock is never upgraded, so the stronger mode must be known before the first is taken.
@@ -41,7 +42,7 @@ pub struct LockEntry {
     pub mode: Mode,
 }
 
-/// The locks of one operation: in the global order, one entry a path, never the root, never empty.
+/// The locks of one operation: in the global order, one entry a path, never empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockSet {
     entries: Vec<LockEntry>,
@@ -55,12 +56,7 @@ impl LockSet {
     /// [`LockError::Root`] if either is the root; [`LockError::IntoItself`] if the source is an ancestor of the
     /// destination.
     pub fn for_rename(source: &LockId, destination: &LockId) -> Result<LockSet, LockError> {
-        if source.is_root() || destination.is_root() {
-            return Err(LockError::Root);
-        }
-        if source.is_ancestor_of(destination) {
-            return Err(LockError::IntoItself { upper: source.clone(), lower: destination.clone() });
-        }
+        may_rename(source, destination)?;
         Ok(LockSet { entries: merge(chain(source, Mode::Exclusive), chain(destination, Mode::Exclusive)) })
     }
 
@@ -69,9 +65,7 @@ impl LockSet {
     /// # Errors
     /// [`LockError::Root`] if either is the root; [`LockError::IntoItself`] if either is an ancestor of the other.
     pub fn for_exchange(one: &LockId, other: &LockId) -> Result<LockSet, LockError> {
-        if other.is_ancestor_of(one) && !other.is_root() {
-            return Err(LockError::IntoItself { upper: other.clone(), lower: one.clone() });
-        }
+        may_exchange(one, other)?;
         LockSet::for_rename(one, other)
     }
 
@@ -87,10 +81,34 @@ impl LockSet {
         Ok(LockSet { entries: chain(path, mode).collect() })
     }
 
+    /// These paths, all in one mode, in whatever order and however often they are named; at least one.
+    pub(super) fn of_paths(mut paths: Vec<LockId>, mode: Mode) -> LockSet {
+        paths.sort_unstable();
+        paths.dedup();
+        LockSet { entries: paths.into_iter().map(|id| LockEntry { id, mode }).collect() }
+    }
+
     /// The entries, in the global order.
     pub fn entries(&self) -> &[LockEntry] {
         &self.entries
     }
+}
+
+/// Refuses what no strategy can allow: to rename the root, or to move a directory below itself.
+pub(super) fn may_rename(source: &LockId, destination: &LockId) -> Result<(), LockError> {
+    if source.is_root() || destination.is_root() {
+        return Err(LockError::Root);
+    }
+    if source.is_ancestor_of(destination) {
+        return Err(LockError::IntoItself { upper: source.clone(), lower: destination.clone() });
+    }
+    Ok(())
+}
+
+/// The same for an exchange, which moves both.
+pub(super) fn may_exchange(one: &LockId, other: &LockId) -> Result<(), LockError> {
+    may_rename(one, other)?;
+    may_rename(other, one)
 }
 
 /// Shared on the ancestors of a path, `mode` on the path; in the global order.

@@ -20,6 +20,7 @@ mod numbers;
 pub mod ops;
 mod resolve;
 mod session;
+mod subtree;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,6 +10,7 @@ mod links;
 mod listing;
 mod races;
 mod renames;
+mod strategies;
 mod times;
 mod unlinked;
 mod waiting;

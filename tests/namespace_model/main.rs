@@ -1,4 +1,4 @@
-//! Random sequences of operations on a namespace, and on a reference that is too simple to be wrong: every outcome, and
+//! Random sequences of operations on a namespace of each lock strategy, and on a reference that is too simple to be wrong: every outcome, and
 //! after each sequence every name, link count, mode, attribute and byte, must be the same, also after the mount has ended
 //! or died in between.
 //!
@@ -11,28 +11,37 @@ mod reference;
 mod steps;
 mod subject;
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::cell::Cell;
 
 use proptest::collection::vec;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+
+use lockwood::document::Locking;
 
 use reference::{Body, Id, ROOT, Reference};
 use steps::{Step, apply, step};
 use subject::Subject;
 
 const SEED: u64 = 20_260_301;
-const CASES: u32 = 250;
+/// Under each strategy.
+const CASES: u32 = 100;
 const STEPS_MAX: usize = 120;
 
 /// What came about, for the run must have exercised what it claims.
-static DONE: AtomicUsize = AtomicUsize::new(0);
-static REFUSED: AtomicUsize = AtomicUsize::new(0);
-static RENAMED: AtomicUsize = AtomicUsize::new(0);
+#[derive(Default)]
+struct Tally {
+    done: Cell<usize>,
+    refused: Cell<usize>,
+    renamed: Cell<usize>,
+}
 
-fn count(step: &Step, done: bool) {
-    if done { &DONE } else { &REFUSED }.fetch_add(1, Relaxed);
-    if done && matches!(step, Step::Rename(..)) {
-        RENAMED.fetch_add(1, Relaxed);
+impl Tally {
+    fn count(&self, step: &Step, done: bool) {
+        let add = |counter: &Cell<usize>| counter.set(counter.get() + 1);
+        add(if done { &self.done } else { &self.refused });
+        if done && matches!(step, Step::Rename(..)) {
+            add(&self.renamed);
+        }
     }
 }
 
@@ -104,15 +113,15 @@ fn compare_node(reference: &Reference, subject: &Subject, id: Id) -> Result<(), 
     Ok(())
 }
 
-fn run(steps: &[Step]) -> Result<(), String> {
+fn run(locking: Locking, steps: &[Step], tally: &Tally) -> Result<(), String> {
     let mut reference = Reference::new();
-    let mut subject = Subject::new();
+    let mut subject = Subject::new(locking);
     for (at, step) in steps.iter().enumerate() {
         let (expected, found) = apply(step, &mut reference, &mut subject);
         if expected != found {
             return Err(format!("step {at}, {step:?}: {found:?}, and it should be {expected:?}"));
         }
-        count(step, found.is_ok());
+        tally.count(step, found.is_ok());
         if reference.nodes.len() != subject.inos.len() {
             return Err(format!("step {at}, {step:?}: the two sides made different things"));
         }
@@ -138,20 +147,43 @@ fn run(steps: &[Step]) -> Result<(), String> {
     Ok(())
 }
 
-#[test]
-fn the_namespace_does_what_the_reference_does() {
+fn compare_random_sequences(locking: Locking) {
     let seed = from_env("LOCKWOOD_SEED", SEED);
     let cases = u32::try_from(from_env("LOCKWOOD_CASES", CASES.into())).unwrap();
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 4000, ..Config::default() };
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    // Each strategy gets sequences of its own.
+    bytes[8] = locking as u8;
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let outcome = runner.run(&vec(step(), 1..STEPS_MAX), |steps| run(&steps).map_err(TestCaseError::fail));
+    let tally = Tally::default();
+    let outcome = runner
+        .run(&vec(step(), 1..STEPS_MAX), |steps| run(locking, &steps, &tally).map_err(TestCaseError::fail));
     if let Err(failure) = outcome {
-        panic!("LOCKWOOD_SEED={seed} LOCKWOOD_CASES={cases}: {failure}");
+        panic!("{locking}, LOCKWOOD_SEED={seed} LOCKWOOD_CASES={cases}: {failure}");
     }
-    let [done, refused, renamed] = [&DONE, &REFUSED, &RENAMED].map(|counter| counter.load(Relaxed));
-    println!("seed {seed}: {done} operations done ({renamed} of them renames), {refused} refused");
-    assert!(done > refused / 4 && renamed as u32 > cases, "the sequences exercise too little");
+    let [done, refused, renamed] = [&tally.done, &tally.refused, &tally.renamed].map(Cell::get);
+    println!("{locking}, seed {seed}: {done} operations done ({renamed} of them renames), {refused} refused");
+    assert!(done > refused / 4 && renamed > cases as usize, "the sequences exercise too little");
+}
+
+#[test]
+fn under_tree_the_namespace_does_what_the_reference_does() {
+    compare_random_sequences(Locking::Tree);
+}
+
+#[test]
+fn under_document_the_namespace_does_what_the_reference_does() {
+    compare_random_sequences(Locking::Document);
+}
+
+#[test]
+fn under_global_the_namespace_does_what_the_reference_does() {
+    compare_random_sequences(Locking::Global);
+}
+
+#[test]
+fn under_version_the_namespace_does_what_the_reference_does() {
+    compare_random_sequences(Locking::Version);
 }

@@ -53,17 +53,17 @@ fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).expect("a name")
 }
 
-fn empty_volume() -> Commit {
+fn empty_volume(locking: Locking) -> Commit {
     let created = ambient::wall_clock().into();
-    Commit::format(Volume::empty("0".repeat(32), Locking::Tree, INLINE_MAX, created), 0, 0)
+    Commit::format(Volume::empty("0".repeat(32), locking, INLINE_MAX, created), 0, 0)
 }
 
 impl Subject {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(locking: Locking) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         BackingFiles::create(&dir.path().join("content"), 8).expect("a content directory");
         let store = Arc::new(MemoryStore::new());
-        store.commit(&empty_volume()).expect("an empty volume");
+        store.commit(&empty_volume(locking)).expect("an empty volume");
         let mut subject = Self { namespace: None, store, dir, inos: vec![Ino::ROOT] };
         subject.begin();
         subject

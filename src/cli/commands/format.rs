@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use crate::ambient;
 use crate::cli::Failure;
-use crate::cli::args::{Format, LockingArgument};
+use crate::cli::args::Format;
 use crate::cli::output::print;
-use crate::document::{Locking, Volume};
+use crate::document::Volume;
 use crate::store::Commit;
 use crate::store::embedded::layout::Layout;
 
@@ -15,11 +15,8 @@ use crate::store::embedded::layout::Layout;
 const INLINE_MAX: u32 = 4096;
 
 pub(in crate::cli) fn run(format: &Format) -> Result<ExitCode, Failure> {
-    let locking = match format.locking {
-        LockingArgument::Tree => Locking::Tree,
-    };
     let id = format!("{:016x}{:016x}", ambient::random_u64(), ambient::random_u64());
-    let volume = Volume::empty(id, locking, INLINE_MAX, ambient::wall_clock().into());
+    let volume = Volume::empty(id, format.locking.into(), INLINE_MAX, ambient::wall_clock().into());
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let commit = Commit::format(volume, uid, gid);
     Layout::format(&format.store, &commit)?;

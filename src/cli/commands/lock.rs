@@ -31,9 +31,6 @@ pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
     let (mut control, request) = prepare(arguments, &words.join(" "))?;
     let text = serde_json::to_vec(&request)?;
     if let Err(error) = control.write_all(&text) {
-        if error.raw_os_error() != Some(libc::EBUSY) {
-            return Err(format!("{} cannot be locked: {error}", arguments.path.display()).into());
-        }
         let mut answer = String::new();
         control.rewind()?;
         control.read_to_string(&mut answer)?;
@@ -41,6 +38,9 @@ pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
             Ok(HoldAnswer::Refused(cause)) => cause,
             _ => error.to_string(),
         };
+        if error.raw_os_error() != Some(libc::EBUSY) {
+            return Err(format!("{} cannot be locked: {cause}", arguments.path.display()).into());
+        }
         eprintln!("lockwood: {}: {cause}", arguments.path.display());
         return Ok(ExitCode::from(EXIT_NOT_FREE));
     }

@@ -45,6 +45,7 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         mount_point: arguments.mount_point.clone(),
         kernel_options: resolved.kernel_options,
         acl: resolved.acl,
+        locking: resolved.locking,
         settings: resolved.settings,
         tuning: resolved.tuning,
         threads: resolved.threads,

@@ -84,7 +84,7 @@ fn status(shared: &Shared) -> Result<Status> {
         pid: std::process::id(),
         session: namespace.session().to_string(),
         volume: volume.id.clone(),
-        locking: format!("{:?}", volume.locking).to_lowercase(),
+        locking: volume.locking.to_string(),
         mounted: Timestamp::before(facts.since, std::time::Duration::ZERO),
         log: facts.log.clone(),
         requests: shared.requests.load(Relaxed),

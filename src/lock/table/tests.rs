@@ -1,6 +1,5 @@
 //! The lock table with real threads and a real clock.
 
-use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
@@ -262,38 +261,4 @@ fn threads_under_stress_exclude_each_other_and_all_end() {
     // A run in which nobody waited or nobody gave up has shown nothing.
     assert!(counters.waits > 50, "{counters:?}");
     assert!(refused.load(Ordering::Relaxed) > 0 && granted.load(Ordering::Relaxed) > 50, "{counters:?}");
-}
-
-/// `cargo test --release --lib lock:: -- --ignored --nocapture` prints what a lock set costs when nobody waits.
-#[test]
-#[ignore = "a measurement"]
-fn the_cost_of_an_uncontended_rename() {
-    let deep = "/home/clinton/projects/elasticsearch/guide/chapters/concurrency/locks/draft";
-    let source = id(&format!("{deep}/README.txt"));
-    let destination = id(&format!("/archive{deep}/2026/README.txt"));
-    for others in [0_u64, 1_000, 100_000] {
-        let table = LockTable::new();
-        let held: Vec<_> = (0..others)
-            .map(|n| {
-                table.try_acquire(rename(n % 7, &format!("/home/u{n}/a"), &format!("/home/u{n}/b"))).unwrap()
-            })
-            .collect();
-        let operation: Arc<str> = Arc::from("rename");
-        let rounds = 200_000_u32;
-        let locks = LockSet::for_rename(&source, &destination).unwrap().entries().len();
-        let started = ambient::monotonic();
-        for _ in 0..rounds {
-            black_box(LockSet::for_rename(black_box(&source), black_box(&destination)).unwrap());
-        }
-        let set_ns = (ambient::monotonic() - started).as_nanos() / u128::from(rounds);
-        let started = ambient::monotonic();
-        for _ in 0..rounds {
-            let set = LockSet::for_rename(&source, &destination).unwrap();
-            let request = Request { session: SessionId(1), set, operation: Arc::clone(&operation) };
-            drop(black_box(table.acquire(request, within(1_000)).unwrap()));
-        }
-        let all_ns = (ambient::monotonic() - started).as_nanos() / u128::from(rounds);
-        println!("{others} others: {locks} locks, set {set_ns} ns, set + acquire + release {all_ns} ns");
-        drop(held);
-    }
 }

@@ -1,10 +1,10 @@
 //! Renaming: the operation that the project exists for.
 //!
 //! What is hard:
-//! 1. Two renames, each legal alone, may together cut a loop off the root. Every rename takes shared locks on the
-//!    ancestors of both paths and exclusive ones on both targets (docs/locking.md), and its commit checks the entry of
-//!    every ancestor of both, at the instant at which it writes. The locks keep renames out of each other's way; the
-//!    checks alone would keep the tree a tree.
+//! 1. Two renames, each legal alone, may together cut a loop off the root. Every rename takes the locks of the volume's
+//!    strategy (docs/locking.md): by default shared ones on the ancestors of both paths and exclusive ones on both
+//!    targets. Its commit checks the entry of every ancestor of both, at the instant at which it writes. The locks keep
+//!    renames out of each other's way; the checks alone would keep the tree a tree.
 //! 2. Paths are resolved before the locks are held, and may mean something else by then: they are resolved again under
 //!    the locks, and if the locks are not those of the paths any more, everything starts over.
 //! 3. The subtree may be large: a directory's place is in its own node and its entry, so a rename writes at most eight
@@ -17,9 +17,10 @@ use std::time::Instant;
 
 use crate::ambient;
 use crate::document::{Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta, Timestamp, Version};
-use crate::lock::{Guard, LockId, LockSet, Mode, Request};
+use crate::lock::{Guard, LockError, LockId, Mode, Plan, Request};
 use crate::namespace::resolve::Chain;
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
+use crate::rules::{Rule, holds};
 use crate::store::{Commit, NodeRef};
 
 use super::make::{Make, What};
@@ -72,6 +73,13 @@ struct Resolved {
     target_chain: Chain,
 }
 
+/// The two names of a rename, as paths.
+#[derive(PartialEq, Eq)]
+struct Paths {
+    source: LockId,
+    target: LockId,
+}
+
 /// One name and what stands under it.
 struct Side {
     version: Version,
@@ -101,13 +109,18 @@ impl Namespace {
     /// Those of rename(2) and renameat2(2); `Lock` if the locks were not granted.
     pub fn rename(&self, caller: Caller, rename: &Rename, patience: Patience) -> Result<()> {
         self.retry(|| {
-            let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
-            let wanted = lock_set(rename, &resolved)?;
-            let guard = self.lock(&wanted, describe(rename, &resolved)?, patience)?;
-            // Under the locks no directory of the two chains moves any more, but all may have moved until now.
-            let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
-            if lock_set(rename, &resolved)? != wanted {
-                return Err(NamespaceError::Conflict(rename.source_key()));
+            let Some(mut resolved) = self.resolve(rename)? else { return Ok(()) };
+            let paths = resolved.paths(rename)?;
+            let members = self.members(paths.plan(rename.manner), &paths.tops(&resolved))?;
+            let guard =
+                self.lock(paths.plan(rename.manner), members, || paths.describe(rename.manner), patience)?;
+            if guard.is_some() {
+                // Both paths may have come to mean something else while this waited.
+                let Some(now) = self.resolve(rename)? else { return Ok(()) };
+                if now.paths(rename)? != paths || !self.means_the_same(&paths, rename, &resolved, &now) {
+                    return Err(NamespaceError::Conflict(rename.source_key()));
+                }
+                resolved = now;
             }
             let outcome = self.move_names(caller, rename, &resolved);
             drop(guard);
@@ -115,16 +128,18 @@ impl Namespace {
         })
     }
 
-    /// Holds a tree lock on a path, so that nothing is renamed at it (shared), or at or below it (exclusive), until the
-    /// guard is dropped. The names lead from the root to what is locked.
+    /// Holds a lock on a path, so that nothing is renamed at it (shared), or at or below it (exclusive), until the guard
+    /// is dropped. The names lead from the root to what is locked.
     ///
     /// # Errors
-    /// `NotFound` if the path leads nowhere; `Lock` for the root, and if the lock was not granted.
+    /// `NotFound` if the path leads nowhere; `Lock` for the root, if the volume has no locks, and if the lock was not
+    /// granted.
     pub fn hold(&self, names: &[Name], mode: Mode, operation: &str, patience: Patience) -> Result<Guard> {
-        let id = LockId::from_components(names.iter().map(Name::as_bytes))?;
-        let set = LockSet::for_hold(&id, mode)?;
+        let path = LockId::from_components(names.iter().map(Name::as_bytes))?;
+        let plan = Plan::Hold { path: &path, mode };
         let before = self.walk(names)?;
-        let guard = self.lock(&set, operation.into(), patience)?;
+        let members = self.members(plan, &[(before, &path)])?;
+        let guard = self.lock(plan, members, || operation.into(), patience)?.ok_or(LockError::NoLocks)?;
         // While this waited the path may have come to mean something else.
         if self.walk(names)? == before { Ok(guard) } else { Err(NamespaceError::NotFound) }
     }
@@ -133,12 +148,40 @@ impl Namespace {
         names.iter().try_fold(Ino::ROOT, |parent, name| Ok(self.lookup(parent, name)?.0))
     }
 
-    fn lock(&self, set: &LockSet, operation: Arc<str>, patience: Patience) -> Result<Guard> {
-        let request = Request { session: self.session, set: set.clone(), operation };
-        Ok(match patience {
+    /// Everything below the tops of a plan, if the volume's strategy locks that.
+    fn members(&self, plan: Plan<'_>, tops: &[(Ino, &LockId)]) -> Result<Vec<LockId>> {
+        let mut members = Vec::new();
+        if self.volume.locking.locks_members(plan) {
+            for (top, path) in tops {
+                members.append(&mut self.below(*top, path)?);
+            }
+        }
+        Ok(members)
+    }
+
+    /// Takes the locks of a plan; `None` if the volume's strategy has none.
+    fn lock(
+        &self,
+        plan: Plan<'_>,
+        members: Vec<LockId>,
+        operation: impl FnOnce() -> Arc<str>,
+        patience: Patience,
+    ) -> Result<Option<Guard>> {
+        let Some(set) = self.volume.locking.lock_set(plan, members)? else { return Ok(None) };
+        let request = Request { session: self.session, set, operation: operation() };
+        Ok(Some(match patience {
             Patience::Try => self.locks.try_acquire(request)?,
             Patience::Wait(deadline) => self.locks.acquire(request, deadline)?,
-        })
+        }))
+    }
+
+    /// Whether the subtrees that were walked for their locks are those that stand at these paths now. Strategies that
+    /// lock paths alone do not care.
+    fn means_the_same(&self, paths: &Paths, rename: &Rename, before: &Resolved, now: &Resolved) -> bool {
+        let inos = |resolved: &Resolved| paths.tops(resolved).iter().map(|(ino, _)| *ino).collect::<Vec<_>>();
+        !self.volume.locking.locks_members(paths.plan(rename.manner))
+            || inos(before) == inos(now)
+            || !holds(Rule::MembersStillMeant)
     }
 
     /// Reads everything that the rename rests on and judges it. `None`: there is nothing to do.
@@ -299,9 +342,35 @@ impl Namespace {
 }
 
 impl Resolved {
+    fn paths(&self, rename: &Rename) -> Result<Paths> {
+        let source = self.source_chain.path(&rename.name)?;
+        Ok(Paths { source, target: self.target_chain.path(&rename.new_name)? })
+    }
+
     /// Whether the way from the root to `directory` leads through `ino`.
     fn leads_to(&self, directory: Ino, ino: Ino, chain: &Chain) -> bool {
         directory == ino || chain.contains(ino)
+    }
+}
+
+impl Paths {
+    fn plan(&self, manner: Manner) -> Plan<'_> {
+        match manner {
+            Manner::Exchange => Plan::Exchange { one: &self.source, other: &self.target },
+            _ => Plan::Rename { source: &self.source, destination: &self.target },
+        }
+    }
+
+    /// What moves or is put away, each with its path.
+    fn tops(&self, resolved: &Resolved) -> Vec<(Ino, &LockId)> {
+        let target = resolved.target.as_ref().map(|side| (side.entry.ino, &self.target));
+        [(resolved.source.entry.ino, &self.source)].into_iter().chain(target).collect()
+    }
+
+    /// For people.
+    fn describe(&self, manner: Manner) -> Arc<str> {
+        let verb = if manner == Manner::Exchange { "exchange" } else { "rename" };
+        format!("{verb} {} to {}", self.source, self.target).into()
     }
 }
 
@@ -335,20 +404,4 @@ fn may_replace(source: &Side, target: &Side) -> Result<()> {
 fn moved(side: &Side, parent: Ino, name: &Name, now: Timestamp, commit: Commit) -> Commit {
     let reparent = (side.entry.kind == FileKind::Directory).then(|| (parent, name.clone()));
     commit.merge(Key::Node(side.entry.ino), NodeDelta { ctime: Some(now), reparent, ..NodeDelta::default() })
-}
-
-fn lock_set(rename: &Rename, resolved: &Resolved) -> Result<LockSet> {
-    let source = resolved.source_chain.path(&rename.name)?;
-    let target = resolved.target_chain.path(&rename.new_name)?;
-    Ok(match rename.manner {
-        Manner::Exchange => LockSet::for_exchange(&source, &target)?,
-        _ => LockSet::for_rename(&source, &target)?,
-    })
-}
-
-fn describe(rename: &Rename, resolved: &Resolved) -> Result<Arc<str>> {
-    let source = resolved.source_chain.path(&rename.name)?;
-    let target = resolved.target_chain.path(&rename.new_name)?;
-    let verb = if rename.manner == Manner::Exchange { "exchange" } else { "rename" };
-    Ok(format!("{verb} {source} to {target}").into())
 }

@@ -3,11 +3,19 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::world::{ROOT, World, name};
+use super::world::{ROOT, World, name, under_each_strategy};
 use crate::document::Ino;
 use crate::namespace::ops::make::What;
 use crate::namespace::ops::rename::Manner;
 use crate::namespace::{Caller, NamespaceError as E};
+
+under_each_strategy!(
+    two_moves_that_would_make_a_loop_together_never_do,
+    random_moves_of_directories_keep_the_tree_a_tree,
+    a_create_and_the_replacement_of_its_directory_never_both_win,
+    of_two_renames_to_one_name_each_counts_and_one_file_is_left,
+    of_two_renames_that_must_not_replace_one_wins,
+);
 
 /// Runs all of `works` at the same moment, `rounds` times; `before` and `after` run alone, around each round.
 fn collide(rounds: usize, before: impl Fn(usize), works: &[&(dyn Fn(usize) + Sync)], after: impl Fn(usize)) {
@@ -33,9 +41,7 @@ fn collide(rounds: usize, before: impl Fn(usize), works: &[&(dyn Fn(usize) + Syn
 }
 
 /// juicefs 4800: `mv a b/d/e` and `mv b/d a/c` are each legal alone, and together cut a loop off the root.
-#[test]
-fn two_moves_that_would_make_a_loop_together_never_do() {
-    let world = World::new();
+fn two_moves_that_would_make_a_loop_together_never_do(world: World) {
     let (first, second, refused) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let tops: Vec<(Ino, Ino, Ino)> = (0..200)
         .map(|n| {
@@ -78,10 +84,8 @@ fn two_moves_that_would_make_a_loop_together_never_do() {
     world.finish();
 }
 
-#[test]
-fn random_moves_of_directories_keep_the_tree_a_tree() {
+fn random_moves_of_directories_keep_the_tree_a_tree(world: World) {
     const DIRECTORIES: usize = 12;
-    let world = World::new();
     let inos: Vec<Ino> = (0..DIRECTORIES).map(|n| world.dir(ROOT, &n.to_string())).collect();
     let done = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -150,9 +154,7 @@ fn a_create_and_the_removal_of_its_directory_never_both_win() {
     world.finish();
 }
 
-#[test]
-fn a_create_and_the_replacement_of_its_directory_never_both_win() {
-    let world = World::new();
+fn a_create_and_the_replacement_of_its_directory_never_both_win(world: World) {
     let (created, replaced) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let old = std::sync::Mutex::new(ROOT);
     let create = |_: usize| {
@@ -187,9 +189,7 @@ fn a_create_and_the_replacement_of_its_directory_never_both_win() {
     world.finish();
 }
 
-#[test]
-fn of_two_renames_to_one_name_each_counts_and_one_file_is_left() {
-    let world = World::new();
+fn of_two_renames_to_one_name_each_counts_and_one_file_is_left(world: World) {
     let [a, b, to] = ["a", "b", "to"].map(|n| world.dir(ROOT, n));
     let before = |_: usize| {
         world.filled(a, "f", b"from a");
@@ -205,9 +205,7 @@ fn of_two_renames_to_one_name_each_counts_and_one_file_is_left() {
     world.finish();
 }
 
-#[test]
-fn of_two_renames_that_must_not_replace_one_wins() {
-    let world = World::new();
+fn of_two_renames_that_must_not_replace_one_wins(world: World) {
     let [a, b, to] = ["a", "b", "to"].map(|n| world.dir(ROOT, n));
     let wins = AtomicUsize::new(0);
     let work = |from: Ino| match world.move_as((from, "f"), (to, "f"), Manner::NoReplace) {

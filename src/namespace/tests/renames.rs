@@ -1,11 +1,30 @@
 //! Renames: what moves, what is replaced, what is refused.
 
-use super::world::{ROOT, World, name, refused};
+use super::world::{ROOT, World, name, refused, under_each_strategy};
 use crate::ambient;
 use crate::document::{Body, Ino};
 use crate::namespace::ops::make::What;
 use crate::namespace::ops::rename::{Manner, Patience, Rename};
 use crate::namespace::{Caller, NamespaceError as E};
+
+under_each_strategy!(
+    a_file_keeps_its_inode_and_bytes_and_its_old_name_is_gone,
+    a_directory_takes_everything_below_along_and_learns_its_place,
+    a_file_replaces_a_file_which_is_gone_with_its_bytes,
+    an_empty_directory_is_replaced_and_a_full_one_is_not,
+    directories_and_other_files_do_not_replace_each_other,
+    no_replace_refuses_what_exists_and_takes_what_is_free,
+    an_exchange_swaps_names_of_any_kind_and_both_learn_their_place,
+    a_whiteout_stays_where_the_name_was,
+    no_directory_moves_below_itself,
+    no_directory_changes_places_with_its_ancestor_from_either_side,
+    an_ancestor_is_never_replaced_by_what_is_below_it,
+    two_names_of_one_inode_rename_onto_each_other_to_no_effect,
+    what_is_not_there_is_not_renamed_and_nothing_goes_into_what_is_gone,
+    a_rename_stamps_what_moved_and_both_parents,
+    special_files_and_symbolic_links_move_like_files,
+    a_rename_that_may_not_wait_is_done_when_nothing_is_in_its_way,
+);
 
 /// `/a/b/c`, and the three directories.
 fn nest(world: &World) -> (Ino, Ino, Ino) {
@@ -14,9 +33,7 @@ fn nest(world: &World) -> (Ino, Ino, Ino) {
     (a, b, world.dir(b, "c"))
 }
 
-#[test]
-fn a_file_keeps_its_inode_and_bytes_and_its_old_name_is_gone() {
-    let world = World::new();
+fn a_file_keeps_its_inode_and_bytes_and_its_old_name_is_gone(world: World) {
     let a = world.dir(ROOT, "a");
     let f = world.filled(ROOT, "f", b"here");
     world.mv((ROOT, "f"), (a, "g")).unwrap();
@@ -27,9 +44,7 @@ fn a_file_keeps_its_inode_and_bytes_and_its_old_name_is_gone() {
     world.finish();
 }
 
-#[test]
-fn a_directory_takes_everything_below_along_and_learns_its_place() {
-    let world = World::new();
+fn a_directory_takes_everything_below_along_and_learns_its_place(world: World) {
     let (a, b, c) = nest(&world);
     let deep = world.filled(c, "deep", b"x");
     world.mv((a, "b"), (ROOT, "moved")).unwrap();
@@ -39,9 +54,7 @@ fn a_directory_takes_everything_below_along_and_learns_its_place() {
     world.finish();
 }
 
-#[test]
-fn a_file_replaces_a_file_which_is_gone_with_its_bytes() {
-    let world = World::new();
+fn a_file_replaces_a_file_which_is_gone_with_its_bytes(world: World) {
     let f = world.filled(ROOT, "f", b"new");
     for old in [&b"small"[..], &[7; 1000]] {
         let g = world.filled(ROOT, "g", old);
@@ -54,9 +67,7 @@ fn a_file_replaces_a_file_which_is_gone_with_its_bytes() {
     world.finish();
 }
 
-#[test]
-fn an_empty_directory_is_replaced_and_a_full_one_is_not() {
-    let world = World::new();
+fn an_empty_directory_is_replaced_and_a_full_one_is_not(world: World) {
     let (a, b, c) = nest(&world);
     let empty = world.dir(ROOT, "empty");
     refused!(world.mv((ROOT, "empty"), (ROOT, "a")), E::NotEmpty);
@@ -67,9 +78,7 @@ fn an_empty_directory_is_replaced_and_a_full_one_is_not() {
     world.finish();
 }
 
-#[test]
-fn directories_and_other_files_do_not_replace_each_other() {
-    let world = World::new();
+fn directories_and_other_files_do_not_replace_each_other(world: World) {
     world.dir(ROOT, "d");
     world.file(ROOT, "f");
     refused!(world.mv((ROOT, "f"), (ROOT, "d")), E::IsADirectory);
@@ -77,9 +86,7 @@ fn directories_and_other_files_do_not_replace_each_other() {
     world.finish();
 }
 
-#[test]
-fn no_replace_refuses_what_exists_and_takes_what_is_free() {
-    let world = World::new();
+fn no_replace_refuses_what_exists_and_takes_what_is_free(world: World) {
     let f = world.file(ROOT, "f");
     world.file(ROOT, "g");
     refused!(world.move_as((ROOT, "f"), (ROOT, "g"), Manner::NoReplace), E::Exists);
@@ -89,9 +96,7 @@ fn no_replace_refuses_what_exists_and_takes_what_is_free() {
     world.finish();
 }
 
-#[test]
-fn an_exchange_swaps_names_of_any_kind_and_both_learn_their_place() {
-    let world = World::new();
+fn an_exchange_swaps_names_of_any_kind_and_both_learn_their_place(world: World) {
     let (a, b, _) = nest(&world);
     let f = world.filled(ROOT, "f", b"file");
     world.move_as((ROOT, "f"), (a, "b"), Manner::Exchange).unwrap();
@@ -107,9 +112,7 @@ fn an_exchange_swaps_names_of_any_kind_and_both_learn_their_place() {
     world.finish();
 }
 
-#[test]
-fn a_whiteout_stays_where_the_name_was() {
-    let world = World::new();
+fn a_whiteout_stays_where_the_name_was(world: World) {
     let a = world.dir(ROOT, "a");
     let f = world.file(ROOT, "f");
     let d = world.dir(ROOT, "d");
@@ -127,9 +130,7 @@ fn a_whiteout_stays_where_the_name_was() {
     world.finish();
 }
 
-#[test]
-fn no_directory_moves_below_itself() {
-    let world = World::new();
+fn no_directory_moves_below_itself(world: World) {
     let (a, b, c) = nest(&world);
     for (parent, new) in [(a, "x"), (a, "b"), (b, "x"), (b, "c"), (c, "x")] {
         for manner in [Manner::Replace, Manner::Whiteout] {
@@ -141,9 +142,7 @@ fn no_directory_moves_below_itself() {
     world.finish();
 }
 
-#[test]
-fn no_directory_changes_places_with_its_ancestor_from_either_side() {
-    let world = World::new();
+fn no_directory_changes_places_with_its_ancestor_from_either_side(world: World) {
     let (a, b, c) = nest(&world);
     world.file(c, "f");
     for (lower, text) in [(a, "b"), (b, "c")] {
@@ -156,17 +155,13 @@ fn no_directory_changes_places_with_its_ancestor_from_either_side() {
     world.finish();
 }
 
-#[test]
-fn an_ancestor_is_never_replaced_by_what_is_below_it() {
-    let world = World::new();
+fn an_ancestor_is_never_replaced_by_what_is_below_it(world: World) {
     let (_, b, _) = nest(&world);
     refused!(world.mv((b, "c"), (ROOT, "a")), E::NotEmpty);
     world.finish();
 }
 
-#[test]
-fn two_names_of_one_inode_rename_onto_each_other_to_no_effect() {
-    let world = World::new();
+fn two_names_of_one_inode_rename_onto_each_other_to_no_effect(world: World) {
     let a = world.dir(ROOT, "a");
     let f = world.filled(ROOT, "f", b"twice");
     world.link(f, a, &name("g")).unwrap();
@@ -181,9 +176,7 @@ fn two_names_of_one_inode_rename_onto_each_other_to_no_effect() {
     world.finish();
 }
 
-#[test]
-fn what_is_not_there_is_not_renamed_and_nothing_goes_into_what_is_gone() {
-    let world = World::new();
+fn what_is_not_there_is_not_renamed_and_nothing_goes_into_what_is_gone(world: World) {
     let gone = world.dir(ROOT, "gone");
     let f = world.file(ROOT, "f");
     world.rmdir(ROOT, &name("gone")).unwrap();
@@ -194,9 +187,7 @@ fn what_is_not_there_is_not_renamed_and_nothing_goes_into_what_is_gone() {
     world.finish();
 }
 
-#[test]
-fn a_rename_stamps_what_moved_and_both_parents() {
-    let world = World::new();
+fn a_rename_stamps_what_moved_and_both_parents(world: World) {
     let (a, b) = (world.dir(ROOT, "a"), world.dir(ROOT, "b"));
     let f = world.file(a, "f");
     let before = [a, b, f].map(|ino| world.node(ino));
@@ -210,9 +201,7 @@ fn a_rename_stamps_what_moved_and_both_parents() {
     world.finish();
 }
 
-#[test]
-fn special_files_and_symbolic_links_move_like_files() {
-    let world = World::new();
+fn special_files_and_symbolic_links_move_like_files(world: World) {
     let a = world.dir(ROOT, "a");
     let kinds = [
         What::Symlink(b"target".to_vec()),
@@ -230,9 +219,7 @@ fn special_files_and_symbolic_links_move_like_files() {
     world.finish();
 }
 
-#[test]
-fn a_rename_that_may_not_wait_is_done_when_nothing_is_in_its_way() {
-    let world = World::new();
+fn a_rename_that_may_not_wait_is_done_when_nothing_is_in_its_way(world: World) {
     world.file(ROOT, "f");
     let rename = Rename {
         parent: ROOT,

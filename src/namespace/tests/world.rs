@@ -40,6 +40,25 @@ macro_rules! refused {
 }
 pub(super) use refused;
 
+/// Makes these functions of a world tests, of which each runs on a volume of each strategy.
+macro_rules! under_each_strategy {
+    ($($test:ident),+ $(,)?) => {
+        under_each_strategy!(@ tree Tree $($test)+);
+        under_each_strategy!(@ document Document $($test)+);
+        under_each_strategy!(@ global Global $($test)+);
+        under_each_strategy!(@ version Version $($test)+);
+    };
+    (@ $module:ident $locking:ident $($test:ident)+) => {
+        mod $module {
+            $(#[test]
+            fn $test() {
+                super::$test(super::World::with(crate::document::Locking::$locking));
+            })+
+        }
+    };
+}
+pub(super) use under_each_strategy;
+
 /// A volume and the session on it.
 pub(super) struct World {
     /// Before the directory, so that everything is closed when that goes.
@@ -60,17 +79,21 @@ pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-fn empty_volume() -> Commit {
+fn empty_volume(locking: Locking) -> Commit {
     let created = ambient::wall_clock().into();
-    Commit::format(Volume::empty("0".repeat(32), Locking::Tree, INLINE_MAX, created), 0, 0)
+    Commit::format(Volume::empty("0".repeat(32), locking, INLINE_MAX, created), 0, 0)
 }
 
 impl World {
     pub(super) fn new() -> Self {
+        Self::with(Locking::default())
+    }
+
+    pub(super) fn with(locking: Locking) -> Self {
         let dir = tempfile::tempdir().unwrap();
         BackingFiles::create(&dir.path().join("content"), 8).unwrap();
         let store = Arc::new(MemoryStore::new());
-        store.commit(&empty_volume()).unwrap();
+        store.commit(&empty_volume(locking)).unwrap();
         let mut world = Self { namespace: None, store, dir };
         world.begin();
         world
