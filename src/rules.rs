@@ -16,6 +16,10 @@ pub enum Rule {
     SourceAncestorsChecked,
     /// The commit of a rename checks the entries of the ancestors of its destination.
     DestinationAncestorsChecked,
+    /// An operation whose locks were broken changes nothing any more.
+    RevokedOperationChangesNothing,
+    /// A session that was fenced changes nothing any more.
+    FencedSessionChangesNothing,
 }
 
 impl Rule {
@@ -25,6 +29,8 @@ impl Rule {
         Self::DestinationAncestorsLocked,
         Self::SourceAncestorsChecked,
         Self::DestinationAncestorsChecked,
+        Self::RevokedOperationChangesNothing,
+        Self::FencedSessionChangesNothing,
     ];
 
     /// The name, as the variable `LOCKWOOD_RULES_OFF` and the mutation table write it.

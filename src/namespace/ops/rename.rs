@@ -104,15 +104,28 @@ impl Namespace {
             let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
             let wanted = lock_set(rename, &resolved)?;
             let guard = self.lock(&wanted, describe(rename, &resolved)?, patience)?;
-            // Under the locks no directory of the two chains moves any more, but all may have moved until now.
-            let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
-            if lock_set(rename, &resolved)? != wanted {
-                return Err(NamespaceError::Conflict(rename.source_key()));
+            let outcome = self.rename_locked(caller, rename, &wanted, &guard);
+            match (outcome, guard.release()) {
+                // It starts over only if nobody was told that it is ended.
+                (Err(NamespaceError::Conflict(_)), Err(revoked)) => Err(revoked.into()),
+                (outcome, _) => outcome,
             }
-            let outcome = self.move_names(caller, rename, &resolved);
-            drop(guard);
-            outcome
         })
+    }
+
+    /// Renames under the locks. Now no directory of the two chains moves any more, but all may have moved until now.
+    fn rename_locked(
+        &self,
+        caller: Caller,
+        rename: &Rename,
+        wanted: &LockSet,
+        guard: &Guard,
+    ) -> Result<()> {
+        let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
+        if lock_set(rename, &resolved)? != *wanted {
+            return Err(NamespaceError::Conflict(rename.source_key()));
+        }
+        guard.while_held(|| self.move_names(caller, rename, &resolved))
     }
 
     /// Holds a tree lock on a path, so that nothing is renamed at it (shared), or at or below it (exclusive), until the
@@ -125,6 +138,7 @@ impl Namespace {
         let set = LockSet::for_hold(&id, mode)?;
         let before = self.walk(names)?;
         let guard = self.lock(&set, operation.into(), patience)?;
+        guard.hold_only();
         // While this waited the path may have come to mean something else.
         if self.walk(names)? == before { Ok(guard) } else { Err(NamespaceError::NotFound) }
     }
@@ -135,10 +149,14 @@ impl Namespace {
 
     fn lock(&self, set: &LockSet, operation: Arc<str>, patience: Patience) -> Result<Guard> {
         let request = Request { session: self.session, set: set.clone(), operation };
-        Ok(match patience {
-            Patience::Try => self.locks.try_acquire(request)?,
-            Patience::Wait(deadline) => self.locks.acquire(request, deadline)?,
-        })
+        drop(self.gate.enter()?);
+        let granted = match patience {
+            Patience::Try => self.locks.try_acquire(request),
+            Patience::Wait(deadline) => self.locks.acquire(request, deadline),
+        };
+        // Who was sent away because the session is dead is told so.
+        drop(self.gate.enter()?);
+        Ok(granted?)
     }
 
     /// Reads everything that the rename rests on and judges it. `None`: there is nothing to do.
