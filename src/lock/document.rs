@@ -145,7 +145,8 @@ impl State {
         let first = op.held().first().or(op.waits_for())?;
         let lock = self.lock(&first.id)?;
         let held = lock.holders().iter().find(|holder| holder.op == id).map(|holder| holder.since);
-        let since = held.or_else(|| lock.queue().find(|waiter| waiter.op == id).map(|waiter| waiter.since))?;
+        let since =
+            held.or_else(|| lock.queue().find(|waiter| waiter.op == id).map(|waiter| waiter.since))?;
         Some(OperationDocument {
             session: id.session,
             op: id.number,

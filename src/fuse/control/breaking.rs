@@ -232,7 +232,8 @@ fn lock_is_live(shared: &Shared, lock: &LockDocument) -> Result<String, Namespac
 }
 
 fn session_is_live(shared: &Shared, session: &Session) -> String {
-    let of_session = |session| shared.namespace.locks().operations().into_iter().filter(move |o| o.session == session);
+    let of_session =
+        |session| shared.namespace.locks().operations().into_iter().filter(move |o| o.session == session);
     let Session { id, pid, host, mount_point, .. } = session;
     format!(
         "session {id} is at work: process {pid} on {host} serves {mount_point}, and {} of its operations hold or \

@@ -55,13 +55,7 @@ pub(super) fn lost(why: &LockError) -> Arc<[u8]> {
 const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Serves a write to the file.
-pub(super) fn write(
-    shared: &Arc<Shared>,
-    caller: Caller,
-    fh: FileHandle,
-    data: &[u8],
-    reply: ReplyWrite,
-) {
+pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: &[u8], reply: ReplyWrite) {
     let request: HoldRequest = match serde_json::from_slice(data) {
         Ok(request) => request,
         Err(_) => return reply.error(Errno::EINVAL),

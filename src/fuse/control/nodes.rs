@@ -77,10 +77,7 @@ impl ControlNode {
     }
 
     pub(super) fn is_dynamic(&self) -> bool {
-        matches!(
-            self,
-            Self::Hold(_) | Self::Break(_) | Self::Lock(_) | Self::Session(_) | Self::Document(_)
-        )
+        matches!(self, Self::Hold(_) | Self::Break(_) | Self::Lock(_) | Self::Session(_) | Self::Document(_))
     }
 
     pub(super) fn is_directory(&self) -> bool {

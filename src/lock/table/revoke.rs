@@ -39,10 +39,18 @@ impl LockTable {
         Some(Broken { operation, outcome: if waited { BreakOutcome::SentAway } else { outcome } })
     }
 
-    /// Breaks every operation of a session, then forgets the session as [`LockTable::drop_session`] does.
+    /// Breaks every operation of a session: fences all of them, then forgets the session as
+    /// [`LockTable::drop_session`] does, so that none is let in where another one leaves.
     pub fn revoke_session(&self, session: SessionId, by: &Arc<str>) -> Vec<Broken> {
         let of_session = self.operations().into_iter().filter(|operation| operation.session == session);
-        let broken = of_session.filter_map(|operation| self.revoke(operation.id(), by)).collect();
+        let fenced = of_session.filter_map(|operation| {
+            let fence = Arc::clone(self.shared.inner.lock().fences.get(&operation.id())?);
+            let outcome = fence.revoke(by)?;
+            let waited = operation.waits_for.is_some();
+            Some(Broken { operation, outcome: if waited { BreakOutcome::SentAway } else { outcome } })
+        });
+        let broken: Vec<Broken> = fenced.collect();
+        self.shared.inner.lock().counters.broken += broken.len() as u64;
         self.drop_session(session);
         broken
     }

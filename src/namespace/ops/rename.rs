@@ -114,13 +114,7 @@ impl Namespace {
     }
 
     /// Renames under the locks. Now no directory of the two chains moves any more, but all may have moved until now.
-    fn rename_locked(
-        &self,
-        caller: Caller,
-        rename: &Rename,
-        wanted: &LockSet,
-        guard: &Guard,
-    ) -> Result<()> {
+    fn rename_locked(&self, caller: Caller, rename: &Rename, wanted: &LockSet, guard: &Guard) -> Result<()> {
         let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
         if lock_set(rename, &resolved)? != *wanted {
             return Err(NamespaceError::Conflict(rename.source_key()));
