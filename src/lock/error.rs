@@ -55,7 +55,7 @@ pub enum LockError {
     #[error("the lock table is closed: the volume is being unmounted")]
     Closed,
     /// Somebody broke the operation's locks. It holds nothing and has changed nothing.
-    #[error("its locks were broken {by}; nothing was changed")]
+    #[error("its locks were broken {by}")]
     Revoked {
         /// Who did it, and why, for people: `by root (process 812)`.
         by: Arc<str>,

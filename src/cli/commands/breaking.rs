@@ -92,9 +92,9 @@ fn words(report: &BreakReport) -> String {
             operation.holds.iter().map(|held| format!("{} ({})", held.id, held.lock_type)).collect();
         text.push_str(&format!("{}, begun {} ago\n", operation.operation, age(operation.since)));
         text.push_str(&format!("  {}\n", broken.outcome));
-        text.push_str(&format!("  released: {}\n", locks.join(", ")));
+        text.push_str(&format!("  released {}\n", locks.join(", ")));
         if let Some(wanted) = &operation.waits_for {
-            text.push_str(&format!("  had waited for: {} ({})\n", wanted.id, wanted.lock_type));
+            text.push_str(&format!("  no longer waits for {} ({})\n", wanted.id, wanted.lock_type));
         }
     }
     if report.operations.is_empty() && report.sessions.iter().all(|session| !session.before) {

@@ -213,7 +213,7 @@ fn document(shared: &Shared, id: SessionId) -> Result<Option<Session>, Namespace
 
 /// Who holds a lock, and what breaking it would do.
 fn lock_is_live(shared: &Shared, lock: &LockDocument) -> Result<String, NamespaceError> {
-    let mut text = format!("lock {} ({}) is held by who is at work:", lock.id, lock.id.encoded());
+    let mut text = format!("lock {} ({}) is held by a session that is at work:", lock.id, lock.id.encoded());
     for holder in &lock.holders {
         let whose = match document(shared, holder.session)? {
             Some(session) => format!("process {} on {}", session.pid, session.host),
@@ -226,7 +226,7 @@ fn lock_is_live(shared: &Shared, lock: &LockDocument) -> Result<String, Namespac
         }
     }
     text.push_str(
-        "\n--force breaks it: these operations change nothing any more, and who waits for their locks goes on",
+        "\n--force breaks it: what holds it changes nothing any more, and who waits for it goes on",
     );
     Ok(text)
 }

@@ -37,7 +37,7 @@ impl fmt::Display for BreakOutcome {
             Self::RolledBack => "rolled back: it had changed nothing",
             Self::AlreadyDone => "its change was done already, and stays",
             Self::SentAway => "it was waiting: sent away, it has changed nothing",
-            Self::Released => "released: nothing was to be changed under it",
+            Self::Released => "it only held its locks: there was nothing to roll back",
         })
     }
 }
