@@ -24,6 +24,10 @@ pub enum Rule {
     DestinationDirectoryLocked,
     /// Under `document`, a rename starts over if its paths came to lead to other documents than those walked.
     MembersStillMeant,
+    /// An operation whose locks were broken changes nothing any more.
+    RevokedOperationChangesNothing,
+    /// A session that was fenced changes nothing any more.
+    FencedSessionChangesNothing,
 }
 
 impl Rule {
@@ -37,6 +41,8 @@ impl Rule {
         Self::MembersLocked,
         Self::DestinationDirectoryLocked,
         Self::MembersStillMeant,
+        Self::RevokedOperationChangesNothing,
+        Self::FencedSessionChangesNothing,
     ];
 
     /// The name, as the variable `LOCKWOOD_RULES_OFF` and the mutation table write it.

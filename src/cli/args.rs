@@ -15,6 +15,7 @@ Examples:
   lockwood format /var/lib/tree            make a store
   lockwood mount /var/lib/tree /mnt/tree   mount it
   lockwood locks /mnt/tree                 who holds what, since when, and why
+  lockwood break /mnt/tree /projects       what to do when that does not end
   lockwood umount /mnt/tree
 
 As mount(8) calls it: lockwood STORE MOUNTPOINT -o OPTIONS
@@ -31,6 +32,8 @@ pub(super) enum Verb {
     Umount(Umount),
     Locks(Locks),
     Lock(Lock),
+    Break(Break),
+    Sessions(Sessions),
     Get(Get),
     Check(Check),
     Status(Status),
@@ -137,11 +140,61 @@ pub(super) struct Umount {
 #[command(after_help = "\
 Examples:
   lockwood locks /mnt/tree
+  lockwood locks /mnt/tree --tree --watch
+  lockwood locks /mnt/tree --watch=0.5 > locks.log
   lockwood locks /mnt/tree --json | jq '.[] | select(.waiters != [])'")]
 pub(super) struct Locks {
     /// A mount point or a store
     pub(super) target: PathBuf,
-    /// Print the lock documents as a JSON array
+    /// Draw the part of the tree that is locked
+    #[arg(long)]
+    pub(super) tree: bool,
+    /// Go on until ^C, and look again every so many seconds. A terminal is redrawn; else each look is appended
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    #[arg(value_parser = interval)]
+    pub(super) watch: Option<std::time::Duration>,
+    /// Print the lock documents as a JSON array; with --watch, one line a look
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// List the sessions: who has the volume mounted, where, since when, and what they hold and wait for.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  lockwood sessions /mnt/tree\n  lockwood sessions /var/lib/tree --json")]
+pub(super) struct Sessions {
+    /// A mount point or a store
+    pub(super) target: PathBuf,
+    /// Print the sessions as a JSON array
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Break a lock, or fence a session: for whoever must go on while a holder does not.
+///
+/// The operations that hold the lock are fenced first and their locks released then, so nothing of them takes effect
+/// afterwards; what they had done before stays, and the output says which it was. A session that is fenced changes nothing
+/// any more; its mount can be read, and is to be unmounted and mounted again. Only root and the user who mounted may do
+/// this. Exits with 1, and changes nothing, if there is no such lock or session, or if it is live and --force is missing.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockwood break /mnt/tree /clinton/projects            says who holds the lock, and what --force would do
+  lockwood break /mnt/tree %2Fclinton%2Fprojects --force
+  lockwood break /mnt/tree /clinton --session --force   fences the sessions that hold it
+  lockwood break /mnt/tree b5320b61504c29ad --force     fences this session")]
+pub(super) struct Break {
+    /// A mount point
+    pub(super) target: PathBuf,
+    /// A path in the volume, the id of its lock, or the id of a session
+    #[arg(value_name = "LOCK-OR-SESSION")]
+    pub(super) what: OsString,
+    /// Break what is held by a session that is at work, too
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Of a lock: fence the whole sessions that hold it
+    #[arg(long)]
+    pub(super) session: bool,
+    /// Print what was broken as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -150,7 +203,8 @@ pub(super) struct Locks {
 ///
 /// Shared: the path is not renamed, and neither is a directory above it. Exclusive: nothing below it is renamed either.
 /// A volume formatted with --locking version has no locks to hold.
-/// Exits with the command's code; with 75 if the lock was not free in time; with 69 if it could not be asked for.
+/// Exits with the command's code; with 75 if the lock was not free in time; with 69 if it could not be asked for; with 76
+/// if somebody broke it while the command ran, which goes on then, with a warning.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -225,6 +279,15 @@ pub(super) fn seconds(text: &str) -> Result<std::time::Duration, String> {
     std::time::Duration::try_from_secs_f64(number).map_err(|_| "not a time to wait".to_owned())
 }
 
+/// A time between two looks.
+fn interval(text: &str) -> Result<std::time::Duration, String> {
+    const SHORTEST: std::time::Duration = std::time::Duration::from_millis(50);
+    match seconds(text)? {
+        interval if interval < SHORTEST => Err("the shortest is 0.05".to_owned()),
+        interval => Ok(interval),
+    }
+}
+
 /// mount(8) calls `lockwood STORE MOUNTPOINT -o OPTIONS`: without a verb, and then the verb is `mount`.
 pub(super) fn with_verb(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
@@ -254,5 +317,9 @@ mod tests {
         assert_eq!(call(&["lockwood", "check", "/m"])[1], "check");
         assert_eq!(call(&["lockwood", "--help", "x"])[1], "--help");
         assert!(Arguments::try_parse_from(call(&["lockwood", "/s", "/m", "-o", "rw,nofail", "-n"])).is_ok());
+        for watch in ["--watch", "--watch=0.5"] {
+            assert!(Arguments::try_parse_from(call(&["lockwood", "locks", watch, "/m"])).is_ok());
+        }
+        assert!(Arguments::try_parse_from(call(&["lockwood", "locks", "--watch=0", "/m"])).is_err());
     }
 }

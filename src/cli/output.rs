@@ -1,10 +1,14 @@
 //! What verbs print: tables, JSON, and progress on long work.
 
 use std::io::{self, Write as _};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use console::{Alignment, measure_text_width, pad_str};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
+
+use crate::ambient;
+use crate::lock::Timestamp;
 
 /// Prints to standard output. A reader that has gone away (`| head`) is no error.
 pub(super) fn print(text: &str) -> io::Result<()> {
@@ -19,23 +23,31 @@ pub(super) fn print_json(value: &Value) -> io::Result<()> {
     print(&format!("{value:#}\n"))
 }
 
-/// Prints rows under a header, in columns.
-pub(super) fn print_table(header: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
-    let mut widths: Vec<usize> = header.iter().map(|h| h.chars().count()).collect();
+/// Rows under a header, in columns.
+pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = header.iter().map(|h| measure_text_width(h)).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(measure_text_width(cell));
         }
     }
     let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let pad = |(cell, width): (&str, &usize)| pad_str(cell, *width, Alignment::Left, None).into_owned();
+        let padded: Vec<String> = cells.zip(&widths).map(pad).collect();
         format!("{}\n", padded.join("  ").trim_end())
     };
     let mut text = line(&mut header.iter().copied());
     for row in rows {
         text.push_str(&line(&mut row.iter().map(String::as_str)));
     }
-    print(&text)
+    text
+}
+
+/// How long ago that was, by the wall clock.
+pub(super) fn age(since: Timestamp) -> String {
+    let now = ambient::wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let milliseconds = now.saturating_sub(u128::from(since.unix_ms));
+    format!("{}.{:03} s", milliseconds / 1000, milliseconds % 1000)
 }
 
 /// Something to look at while it takes long; shown on a terminal only.

@@ -43,6 +43,7 @@ fn lock_errno(error: &LockError) -> Errno {
         }
         LockError::NoLocks => Errno::EOPNOTSUPP,
         LockError::WouldBlock(_) | LockError::TimedOut(_) => Errno::EBUSY,
+        LockError::Revoked { .. } => Errno::ECANCELED,
         LockError::Closed | LockError::SessionDropped => Errno::EIO,
     }
 }
@@ -61,7 +62,10 @@ fn content_errno(error: &ContentError) -> Errno {
 pub(super) fn report(operation: &str, object: &dyn std::fmt::Display, error: &NamespaceError) -> Errno {
     let errno = errno(error);
     match error {
-        NamespaceError::Lock(LockError::TimedOut(_)) | NamespaceError::Contended { .. } => {
+        // Said once, when the session was fenced.
+        NamespaceError::Store(StoreError::Fenced) => {}
+        NamespaceError::Lock(LockError::TimedOut(_) | LockError::Revoked { .. })
+        | NamespaceError::Contended { .. } => {
             log::warn!("{operation} {object}: {error}");
         }
         _ if errno.code() == libc::EIO => log::error!("{operation} {object}: {error}"),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::decide::one::Lock;
 use super::decide::{Nanos, State};
 use super::id::LockId;
-use super::set::Mode;
+use super::set::{LockEntry, Mode};
 use super::timestamp::Timestamp;
 use super::who::{OpId, SessionId};
 
@@ -73,6 +73,39 @@ pub struct WaiterEntry {
     pub operation: String,
 }
 
+/// A lock as one operation holds it or wants it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimEntry {
+    /// The path, URL-encoded.
+    pub id: LockId,
+    /// How the operation holds or wants it.
+    pub lock_type: Mode,
+}
+
+/// An operation that holds or waits, with all its locks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationDocument {
+    /// Whose operation.
+    pub session: SessionId,
+    /// The operation's number within its session.
+    pub op: u64,
+    /// What it does.
+    pub operation: String,
+    /// Since when it has held the first of its locks, or waited for it.
+    pub since: Timestamp,
+    /// What it holds, in the global order.
+    pub holds: Vec<ClaimEntry>,
+    /// What it waits for.
+    pub waits_for: Option<ClaimEntry>,
+}
+
+impl OperationDocument {
+    /// Which operation.
+    pub fn id(&self) -> OpId {
+        OpId { session: self.session, number: self.op }
+    }
+}
+
 /// One moment on both clocks, to show the one by the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
@@ -97,6 +130,31 @@ impl State {
     /// One lock document; `None` if nobody holds the lock.
     pub fn document(&self, id: &LockId, moment: Moment) -> Option<LockDocument> {
         self.lock(id).map(|lock| self.describe(id, lock, moment))
+    }
+
+    /// All operations that hold or wait, in the order of their ids.
+    pub fn operations(&self, moment: Moment) -> Vec<OperationDocument> {
+        self.ops().filter_map(|(op, _)| self.operation(*op, moment)).collect()
+    }
+
+    /// One operation; `None` if it neither holds nor waits.
+    pub fn operation(&self, id: OpId, moment: Moment) -> Option<OperationDocument> {
+        let op = self.op(id)?;
+        let claim = |entry: &LockEntry| ClaimEntry { id: entry.id.clone(), lock_type: entry.mode };
+        // Its first lock came first: locks are taken in the order of the set.
+        let first = op.held().first().or(op.waits_for())?;
+        let lock = self.lock(&first.id)?;
+        let held = lock.holders().iter().find(|holder| holder.op == id).map(|holder| holder.since);
+        let since =
+            held.or_else(|| lock.queue().find(|waiter| waiter.op == id).map(|waiter| waiter.since))?;
+        Some(OperationDocument {
+            session: id.session,
+            op: id.number,
+            operation: op.operation().to_string(),
+            since: moment.show(since),
+            holds: op.held().iter().map(claim).collect(),
+            waits_for: op.waits_for().map(claim),
+        })
     }
 
     fn describe(&self, id: &LockId, lock: &Lock, moment: Moment) -> LockDocument {

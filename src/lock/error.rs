@@ -57,6 +57,12 @@ pub enum LockError {
     /// The table was closed: the volume is being unmounted. The caller holds nothing.
     #[error("the lock table is closed: the volume is being unmounted")]
     Closed,
+    /// Somebody broke the operation's locks. It holds nothing and has changed nothing.
+    #[error("its locks were broken {by}")]
+    Revoked {
+        /// Who did it, and why, for people: `by root (process 812)`.
+        by: Arc<str>,
+    },
     /// The session was dropped while the operation waited: it is dead to the volume. The caller holds nothing.
     #[error("the session was dropped while it waited for a lock")]
     SessionDropped,

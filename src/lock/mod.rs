@@ -22,11 +22,11 @@ mod table;
 mod timestamp;
 mod who;
 
-pub use document::{HolderEntry, LockDocument, OperationEntry, WaiterEntry};
+pub use document::{ClaimEntry, HolderEntry, LockDocument, OperationDocument, OperationEntry, WaiterEntry};
 pub use error::{Blocked, HeldBy, LockError};
 pub use id::LockId;
 pub use set::{LockEntry, LockSet, Mode};
 pub use strategy::Plan;
-pub use table::{Counters, DEFAULT_WAIT, Guard, LockTable, Request};
+pub use table::{BreakOutcome, Broken, Counters, DEFAULT_WAIT, Guard, LockTable, Request};
 pub use timestamp::Timestamp;
 pub use who::{OpId, SessionId};

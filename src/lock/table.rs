@@ -9,6 +9,11 @@
 //!    event like any other, under the same mutex, and what the state has said first counts.
 //! 3. Locks must not outlive whoever holds them: a [`Guard`] releases when it is dropped, also by a panic that unwinds.
 //!    Nothing of a caller's runs under the mutex, so a panic there cannot leave the state half changed.
+//! 4. Locks may be broken while their operation goes on: each has a [`fence`], which is [`revoke`]d first.
+
+mod fence;
+mod guard;
+mod revoke;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +29,11 @@ use super::id::LockId;
 use super::set::LockSet;
 use super::who::{OpId, SessionId};
 use crate::ambient;
+use fence::Fence;
+
+pub use fence::BreakOutcome;
+pub use guard::Guard;
+pub use revoke::Broken;
 
 /// How long an operation waits for its locks unless it is told otherwise.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
@@ -48,6 +58,8 @@ pub struct Counters {
     pub waits: u64,
     /// Operations that gave up at their deadline, after a wait.
     pub expired: u64,
+    /// Operations whose locks were broken.
+    pub broken: u64,
     /// The longest wait so far, whatever came of it, in microseconds.
     pub longest_wait_us: u64,
     /// Operations that hold or wait at this moment.
@@ -75,6 +87,8 @@ struct Inner {
     last_number: u64,
     /// The threads that wait.
     parked: BTreeMap<OpId, Parked>,
+    /// The fences of the operations that have begun and not ended.
+    fences: BTreeMap<OpId, Arc<Fence>>,
     /// Empty between two calls; kept for its capacity.
     commands: Vec<Command>,
     counters: Counters,
@@ -89,6 +103,8 @@ enum Outcome {
     Granted,
     Expired(Box<Blocked>),
     Dropped,
+    /// Sent away by a revocation.
+    Cancelled,
     Closed,
 }
 
@@ -114,11 +130,12 @@ impl LockTable {
         let mut inner = self.shared.inner.lock();
         match inner.start(request, now, now) {
             (op, Some(Outcome::Expired(blocked))) => {
+                inner.fences.remove(&op);
                 drop(inner);
                 log::trace!("operation {op}: {blocked}");
                 Err(LockError::WouldBlock(blocked))
             }
-            (op, outcome) => self.finish(op, outcome),
+            (op, outcome) => self.finish(inner, op, outcome),
         }
     }
 
@@ -130,7 +147,7 @@ impl LockTable {
     ///
     /// # Errors
     /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::Closed`];
-    /// [`LockError::SessionDropped`]. With any of them, nothing is held.
+    /// [`LockError::SessionDropped`]; [`LockError::Revoked`]. With any of them, nothing is held.
     pub fn acquire(&self, request: Request, deadline: Instant) -> Result<Guard, LockError> {
         let started = self.shared.now();
         let mut inner = self.shared.inner.lock();
@@ -145,8 +162,7 @@ impl LockTable {
                 outcome
             }
         };
-        drop(inner);
-        self.finish(op, outcome)
+        self.finish(inner, op, outcome)
     }
 
     /// Forgets a session: releases what it holds and ends its waits with [`LockError::SessionDropped`]. The caller has
@@ -197,14 +213,33 @@ impl LockTable {
         }
     }
 
-    fn finish(&self, op: OpId, outcome: Option<Outcome>) -> Result<Guard, LockError> {
-        match outcome {
-            Some(Outcome::Granted) => Ok(Guard { shared: Arc::clone(&self.shared), op }),
-            Some(Outcome::Expired(blocked)) => Err(LockError::TimedOut(blocked)),
-            Some(Outcome::Closed) => Err(LockError::Closed),
-            // Without an outcome the operation is not known to the state, which forgets only what it was told to.
-            Some(Outcome::Dropped) | None => Err(LockError::SessionDropped),
+    fn finish(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        op: OpId,
+        outcome: Option<Outcome>,
+    ) -> Result<Guard, LockError> {
+        if matches!(outcome, Some(Outcome::Granted))
+            && let Some(fence) = inner.fences.get(&op).map(Arc::clone)
+        {
+            drop(inner);
+            let guard = Guard::new(Arc::clone(&self.shared), op, fence);
+            return match guard.lost() {
+                None => Ok(guard),
+                Some(revoked) => Err(revoked),
+            };
         }
+        let fence = inner.fences.remove(&op);
+        drop(inner);
+        Err(match outcome {
+            Some(Outcome::Expired(blocked)) => LockError::TimedOut(blocked),
+            Some(Outcome::Closed) => LockError::Closed,
+            Some(Outcome::Cancelled) => {
+                fence.and_then(|fence| fence.revoked()).unwrap_or(LockError::SessionDropped)
+            }
+            // Without an outcome the operation is not known to the state, which forgets only what it was told to.
+            _ => LockError::SessionDropped,
+        })
     }
 }
 
@@ -234,6 +269,7 @@ impl Inner {
         self.last_number += 1;
         let Request { session, set, operation } = request;
         let op = OpId { session, number: self.last_number };
+        self.fences.insert(op, Arc::new(Fence::new()));
         let outcome = self.apply(Event::Acquire { op, set, operation, deadline }, now, Some(op));
         (op, outcome)
     }
@@ -250,9 +286,9 @@ impl Inner {
                 Command::Expired { op, blocked } => (op, Outcome::Expired(blocked)),
                 Command::Dropped(op) => (op, Outcome::Dropped),
                 Command::Closed(op) => (op, Outcome::Closed),
-                // An operation goes on waiting, or nobody is there to be told: the table releases only what a guard
-                // holds, and never uses a number twice.
-                Command::Waiting { .. } | Command::Cancelled(_) | Command::Reused(_) => continue,
+                Command::Cancelled(op) => (op, Outcome::Cancelled),
+                // An operation goes on waiting; and the table never uses a number twice.
+                Command::Waiting { .. } | Command::Reused(_) => continue,
             };
             match outcome {
                 Outcome::Granted => self.counters.acquisitions += 1,
@@ -268,32 +304,6 @@ impl Inner {
         }
         self.commands = commands;
         own_outcome
-    }
-}
-
-/// The locks of one operation, held until this is dropped; then released from the leaf to the root.
-#[must_use = "the locks are released when the guard is dropped"]
-pub struct Guard {
-    shared: Arc<Shared>,
-    op: OpId,
-}
-
-impl Guard {
-    /// Which operation holds the locks.
-    pub fn op(&self) -> OpId {
-        self.op
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.shared.apply(Event::Release { op: self.op });
-    }
-}
-
-impl std::fmt::Debug for Guard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Guard({})", self.op)
     }
 }
 

@@ -10,11 +10,13 @@
 //! 3. A file that is unlinked while it is open: [`inodes`] knows who has it open, [`collect`] removes it after.
 //! 4. No byte is shown that was not written, whatever crashes when: [`ops::write`].
 //! 5. A listing shows what is there throughout exactly once: [`ops::readdir`].
-//! 6. Access control lists, whose masks and defaults are the server's part: [`acl`].
+//! 6. A session that was declared dead changes nothing more, whatever it was doing: [`gate`].
+//! 7. Access control lists, whose masks and defaults are the server's part: [`acl`].
 
 pub mod acl;
 mod collect;
 mod error;
+mod gate;
 mod inodes;
 mod numbers;
 pub mod ops;
@@ -33,8 +35,9 @@ use crate::store::{Commit, NodeRef, Store};
 
 pub use collect::Collector;
 pub use error::{NamespaceError, Result};
-pub use session::SessionInfo;
+pub use session::{Fenced, SessionInfo};
 
+use gate::Gate;
 use inodes::InodeTable;
 use numbers::InodeNumbers;
 
@@ -98,6 +101,7 @@ pub struct Namespace {
     backing: BackingFiles,
     locks: LockTable,
     session: SessionId,
+    gate: Arc<Gate>,
     volume: Volume,
     settings: Settings,
     inodes: InodeTable,
@@ -137,6 +141,7 @@ impl Namespace {
 
     /// Every change that an operation makes goes through here.
     fn commit(&self, commit: &Commit) -> Result<Version> {
+        let _pass = self.gate.enter()?;
         Ok(self.store.commit(commit)?)
     }
 

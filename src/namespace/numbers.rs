@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::gate::Gate;
 use super::{NamespaceError, Result};
 use crate::document::{Document, Ino, Key};
 use crate::store::{Commit, Store, StoreError};
@@ -19,12 +20,13 @@ pub(super) const INO_MAX: u64 = 1 << 62;
 /// The inode numbers that this session may use.
 pub(super) struct InodeNumbers {
     store: Arc<dyn Store>,
+    gate: Arc<Gate>,
     block: Mutex<std::ops::Range<u64>>,
 }
 
 impl InodeNumbers {
-    pub(super) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, block: Mutex::new(0..0) }
+    pub(super) fn new(store: Arc<dyn Store>, gate: Arc<Gate>) -> Self {
+        Self { store, gate, block: Mutex::new(0..0) }
     }
 
     /// A number that no inode of the volume ever had.
@@ -58,6 +60,7 @@ impl InodeNumbers {
         }
         let next = volume.next_ino;
         let commit = Commit::new().at(Key::Volume, version).put(Key::Volume, Document::Volume(volume));
+        let _pass = self.gate.enter()?;
         self.store.commit(&commit)?;
         // A power cut must not give out again what a file on the host may already be called after.
         self.store.sync()?;

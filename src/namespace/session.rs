@@ -2,18 +2,22 @@
 //!
 //! An embedded store has one owner process, proved by the lock on its owner file. So a session that is found when a mount
 //! begins is dead: its locks died with its process, and what it left is collected before the tree is served.
+//!
+//! What is hard: a session may be declared dead while its mount is still served ([`Namespace::fence`]). First it is made
+//! unable to change anything, then its locks go to others, and only then is it recovered.
 
 use std::sync::Arc;
 
 use super::collect::Collector;
+use super::gate::Gate;
 use super::inodes::InodeTable;
 use super::numbers::InodeNumbers;
 use super::{Namespace, NamespaceError, Result, Settings};
 use crate::ambient;
 use crate::content::BackingFiles;
 use crate::document::{Document, Key, Kind, Session, SessionId, SessionState, Volume};
-use crate::lock::LockTable;
-use crate::store::{Commit, Range, Store, StoreError, for_each};
+use crate::lock::{Broken, LockTable};
+use crate::store::{Commit, Range, Scan, Start, Store, StoreError, for_each};
 
 /// What a session says of itself.
 #[derive(Clone, Debug)]
@@ -26,6 +30,17 @@ pub struct SessionInfo {
     pub pid: u32,
     /// Where the volume is mounted.
     pub mount_point: String,
+}
+
+/// What fencing a session did.
+#[derive(Clone, Debug)]
+pub struct Fenced {
+    /// It had been fenced before; nothing was done now.
+    pub before: bool,
+    /// Nothing is left of it to be cleaned up.
+    pub recovered: bool,
+    /// The operations that held locks or waited for them.
+    pub broken: Vec<Broken>,
 }
 
 /// How long others would wait for a heartbeat; an embedded store has no others.
@@ -64,12 +79,14 @@ impl Namespace {
             state: SessionState::Live,
         };
         store.commit(&Commit::new().put(Key::Session(session), Document::Session(document)))?;
+        let gate = Arc::<Gate>::default();
         Ok(Self {
-            numbers: InodeNumbers::new(Arc::clone(&store)),
+            numbers: InodeNumbers::new(Arc::clone(&store), Arc::clone(&gate)),
             store,
             backing,
             locks: LockTable::new(),
             session,
+            gate,
             volume,
             settings,
             inodes: InodeTable::new(),
@@ -86,18 +103,63 @@ impl Namespace {
     pub fn end(&self) -> Result<()> {
         self.locks.close();
         self.collector.finish();
-        let mut left = false;
-        for_each::<_, StoreError>(&*self.store, Range::All(Kind::Orphan), |_, _| {
-            left = true;
-            Ok(())
-        })?;
-        if left {
+        if self.has_orphans()? {
             // The document stays behind and tells the next mount to collect.
             log::warn!("files without a name were open to the end; the next mount collects them");
         } else {
             self.store.commit(&Commit::new().delete(Key::Session(self.session)))?;
         }
         Ok(self.store.sync()?)
+    }
+
+    /// Declares this session dead. When this has returned, nothing of it takes effect any more: changes fail with
+    /// [`StoreError::Fenced`], reads go on. Its locks are released and its waiting operations sent away. `by` says who did
+    /// it, for the log and for those operations.
+    ///
+    /// Files that are open and have no name stay as long as they are open; then the session stays fenced, and is recovered
+    /// when the volume is mounted again.
+    ///
+    /// # Errors
+    /// When the store fails. The session is fenced and without locks even so; only its document does not say it.
+    pub fn fence(&self, by: &Arc<str>) -> Result<Fenced> {
+        if !self.gate.close() {
+            return Ok(Fenced { before: true, recovered: false, broken: Vec::new() });
+        }
+        log::error!(
+            "session {} was fenced {by}: its mount changes nothing any more; unmount and mount again",
+            self.session
+        );
+        let broken = self.locks.revoke_session(self.session, by);
+        self.set_state(SessionState::Fenced)?;
+        let recovered = !self.has_orphans()?;
+        if recovered {
+            self.set_state(SessionState::Recovered)?;
+        }
+        self.store.sync()?;
+        Ok(Fenced { before: false, recovered, broken })
+    }
+
+    /// Whether the session was declared dead.
+    pub fn is_fenced(&self) -> bool {
+        self.gate.is_closed()
+    }
+
+    /// Writes the session's document; not through the gate, since a fenced session has one too.
+    fn set_state(&self, state: SessionState) -> Result<()> {
+        self.retry(|| {
+            let key = Key::Session(self.session);
+            let Some(stored) = self.store.get(&key)? else { return Err(NamespaceError::NotFound) };
+            let Document::Session(session) = &*stored.document else { return Err(NamespaceError::NotFound) };
+            let session = Session { state, ..session.clone() };
+            let commit = Commit::new().at(key.clone(), stored.version).put(key, Document::Session(session));
+            Ok(self.store.commit(&commit).map(drop)?)
+        })
+    }
+
+    /// Whether there are files without a name: open, or about to be collected.
+    fn has_orphans(&self) -> Result<bool> {
+        let scan = Scan { range: Range::All(Kind::Orphan), start: Start::First, limit: 1 };
+        Ok(!self.store.scan(&scan)?.is_empty())
     }
 
     /// How many inodes are open or at work on.

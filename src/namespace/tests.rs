@@ -5,6 +5,7 @@
 mod access;
 mod bytes;
 mod counts;
+mod fenced;
 mod grown;
 mod links;
 mod listing;

@@ -2,9 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -19,11 +23,16 @@ use crate::lock::{LockId, Mode};
 
 /// The lock was not free in time (EX_TEMPFAIL of sysexits.h).
 const EXIT_NOT_FREE: u8 = 75;
+/// The lock was broken while the command ran; the command's own code is not to be relied on then.
+const EXIT_LOST: u8 = 76;
 /// The lock could not be asked for (EX_UNAVAILABLE).
 pub(in crate::cli) const EXIT_UNAVAILABLE: u8 = 69;
 /// The command could not be started, as shells say it.
 const EXIT_NOT_FOUND: u8 = 127;
 const EXIT_SIGNAL_BASE: i32 = 128;
+
+/// So soon a lock that was broken is noticed.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
     let (program, rest) = arguments.command.split_first().ok_or("a command is needed, after --")?;
@@ -38,12 +47,13 @@ pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
             Ok(HoldAnswer::Refused(cause)) => cause,
             _ => error.to_string(),
         };
-        if error.raw_os_error() != Some(libc::EBUSY) {
+        if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ECANCELED)) {
             return Err(format!("{} cannot be locked: {cause}", arguments.path.display()).into());
         }
         eprintln!("lockwood: {}: {cause}", arguments.path.display());
         return Ok(ExitCode::from(EXIT_NOT_FREE));
     }
+    let vigil = Vigil::start(control, &arguments.path)?;
     let status = match Command::new(program).args(rest).spawn() {
         Ok(child) => attend(child)?,
         Err(error) => {
@@ -52,9 +62,58 @@ pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
         }
     };
     // The lock is held until here: it ends when the control file is closed.
-    drop(control);
+    if vigil.end() {
+        return Ok(ExitCode::from(EXIT_LOST));
+    }
     let code = status.code().unwrap_or_else(|| EXIT_SIGNAL_BASE + status.signal().unwrap_or_default());
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+/// Looks whether the lock is still held while the command runs, and warns once when it is not.
+struct Vigil {
+    stop: Sender<()>,
+    thread: JoinHandle<bool>,
+}
+
+impl Vigil {
+    fn start(control: File, path: &Path) -> Result<Self, Failure> {
+        let (stop, stopped) = mpsc::channel();
+        let path = path.display().to_string();
+        let thread = ambient::spawn("lockwood-vigil", move || {
+            let mut lost = false;
+            loop {
+                let ends = stopped.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout);
+                if !lost && let Some(why) = lost_since(&control) {
+                    eprintln!("lockwood: {path}: the lock is lost: {why}; the command goes on without it");
+                    lost = true;
+                }
+                if ends {
+                    return lost;
+                }
+            }
+        })?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Looks a last time, and lets go of the lock. Whether it had been lost before.
+    fn end(self) -> bool {
+        drop(self.stop);
+        self.thread.join().unwrap_or(true)
+    }
+}
+
+/// Why the lock is held no more.
+fn lost_since(control: &File) -> Option<String> {
+    const ANSWER_MAX: usize = 4096;
+    let mut answer = [0; ANSWER_MAX];
+    match control.read_at(&mut answer, 0) {
+        Ok(len) => match serde_json::from_slice(answer.get(..len)?) {
+            Ok(HoldAnswer::Lost(why)) => Some(why),
+            _ => None,
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => None,
+        Err(error) => Some(format!("the mount does not answer ({error})")),
+    }
 }
 
 /// Waits for the command. Signals are for the command: the lock must not end before it does. Those of the terminal reach

@@ -1,52 +1,67 @@
-//! `lockwood locks`: the lock table, for people and for programs.
+//! `lockwood locks`: the lock table, for people and for programs, once or live.
+
+mod tree;
+mod watch;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::UNIX_EPOCH;
 
 use serde_json::Value;
 
-use crate::ambient;
+use super::sessions;
 use crate::cli::Failure;
 use crate::cli::args::Locks;
-use crate::cli::output::{print, print_json, print_table};
-use crate::cli::target::{Target, control_path, read_control};
-use crate::lock::{LockDocument, Timestamp};
+use crate::cli::output::{age, print, table};
+use crate::cli::target::{Target, read_control};
+use crate::lock::LockDocument;
 
 pub(in crate::cli) fn run(arguments: &Locks) -> Result<ExitCode, Failure> {
-    let documents = match Target::find(&arguments.target)? {
-        Target::Mount(mount_point) => held(&mount_point)?,
-        // The locks of an embedded store live and die with its daemon.
-        Target::Store(_) => Vec::new(),
-    };
-    if arguments.json {
-        print_json(&Value::Array(documents))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if documents.is_empty() {
-        print("no lock is held\n")?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut rows = Vec::new();
-    for document in documents {
-        add_rows(&serde_json::from_value(document)?, &mut rows);
-    }
-    print_table(&["LOCK", "MODE", "STATE", "SESSION", "FOR", "OPERATION"], &rows)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn held(mount_point: &Path) -> Result<Vec<Value>, Failure> {
-    let directory = control_path(mount_point, "locks");
-    let names = std::fs::read_dir(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
-    let mut documents = Vec::new();
-    for name in names {
-        let name = format!("locks/{}", name?.file_name().to_string_lossy());
-        // A lock that was released since the directory was read is not held.
-        if let Some(text) = read_control(mount_point, &name)? {
-            documents.push(serde_json::from_str(&text)?);
+    let target = Target::find(&arguments.target)?;
+    match (arguments.watch, &target) {
+        (Some(interval), Target::Mount(mount_point)) => watch::run(arguments, mount_point, interval),
+        (Some(_), Target::Store(store)) => {
+            Err(format!("{}: nobody has this store mounted, so there is nothing to watch", store.display())
+                .into())
+        }
+        (None, _) => {
+            print(&look(arguments, &target)?)?;
+            Ok(ExitCode::SUCCESS)
         }
     }
-    Ok(documents)
+}
+
+/// What there is to be seen at this moment.
+fn look(arguments: &Locks, target: &Target) -> Result<String, Failure> {
+    let text = match target {
+        Target::Mount(mount_point) => held(mount_point)?,
+        // The locks of an embedded store live and die with its daemon.
+        Target::Store(_) => "[]".to_owned(),
+    };
+    if arguments.json {
+        let documents: Value = serde_json::from_str(&text)?;
+        return Ok(match arguments.watch {
+            Some(_) => format!("{documents}\n"),
+            None => format!("{documents:#}\n"),
+        });
+    }
+    let documents: Vec<LockDocument> = serde_json::from_str(&text)?;
+    if documents.is_empty() {
+        return Ok("no lock is held\n".to_owned());
+    }
+    if arguments.tree {
+        return Ok(tree::draw(&documents, &sessions::all(target)?));
+    }
+    let mut rows = Vec::new();
+    for document in &documents {
+        add_rows(document, &mut rows);
+    }
+    Ok(table(&["LOCK", "MODE", "STATE", "SESSION", "FOR", "OPERATION"], &rows))
+}
+
+/// All lock documents of one moment.
+fn held(mount_point: &Path) -> Result<String, Failure> {
+    let gone = || format!("{}: it is not mounted any more", mount_point.display());
+    Ok(read_control(mount_point, "locks.json")?.ok_or_else(gone)?)
 }
 
 fn add_rows(document: &LockDocument, rows: &mut Vec<Vec<String>>) {
@@ -73,10 +88,4 @@ fn add_rows(document: &LockDocument, rows: &mut Vec<Vec<String>>) {
             waiter.operation.to_string(),
         ]);
     }
-}
-
-fn age(since: Timestamp) -> String {
-    let now = ambient::wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let milliseconds = now.saturating_sub(u128::from(since.unix_ms));
-    format!("{}.{:03} s", milliseconds / 1000, milliseconds % 1000)
 }

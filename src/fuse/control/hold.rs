@@ -2,7 +2,8 @@
 //!
 //! A request of one line of JSON is written to the open file. The write returns when the lock is held, and fails with
 //! EBUSY when it was not free in time; reading the file then says what is held, or what was in the way. The lock is tied
-//! to the open file, so it ends with the process that holds it, however that ends.
+//! to the open file, so it ends with the process that holds it, however that ends. If somebody breaks it before, reading the
+//! file says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,26 +42,26 @@ pub enum HoldAnswer {
     Held(String),
     /// It is not, and why.
     Refused(String),
+    /// It was held and is not any more, since somebody has broken it.
+    Lost(String),
+}
+
+/// What a file shows whose lock was broken.
+pub(super) fn lost(why: &LockError) -> Arc<[u8]> {
+    serde_json::to_vec(&HoldAnswer::Lost(why.to_string())).unwrap_or_default().into()
 }
 
 /// Nobody waits longer, whatever is asked for: the kernel cannot interrupt the wait.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Serves a write to a control file.
-pub(in crate::fuse) fn write(
-    shared: &Arc<Shared>,
-    caller: Caller,
-    fh: FileHandle,
-    data: &[u8],
-    reply: ReplyWrite,
-) {
+/// Serves a write to the file.
+pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: &[u8], reply: ReplyWrite) {
     let request: HoldRequest = match serde_json::from_slice(data) {
         Ok(request) => request,
         Err(_) => return reply.error(Errno::EINVAL),
     };
     match shared.control.handles.lock().get(&fh.0) {
         None => return reply.error(Errno::EBADF),
-        Some(handle) if !handle.is_hold => return reply.error(Errno::EPERM),
         Some(handle) if handle.guard.is_some() => return reply.error(Errno::EBUSY),
         Some(_) => {}
     }

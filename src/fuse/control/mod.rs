@@ -6,14 +6,17 @@
 //! |---|---|
 //! | `status` | the mount, in JSON |
 //! | `locks/ID` | the lock document of a path, while anybody holds it |
-//! | `sessions/ID` | the session documents |
+//! | `locks.json` | all lock documents of one moment |
+//! | `sessions/ID` | a session: its document, whether it is live, and its operations that hold or wait |
 //! | `intents/` | changes under way on engines that need intents; an embedded store has none |
 //! | `documents/KEY` | any document, by the name that `lockwood get` takes |
 //! | `check` | reading it checks the volume as it is at this moment |
 //! | `hold` | writing a request to it takes a tree lock, held until the file is closed |
+//! | `break` | writing a request to it breaks a lock or fences a session |
 //!
 //! The contents are made when a file is opened; the sizes say 0, as in /proc.
 
+mod breaking;
 mod hold;
 mod nodes;
 mod texts;
@@ -27,7 +30,7 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{
     Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyOpen,
+    ReplyOpen, ReplyWrite,
 };
 use parking_lot::Mutex;
 
@@ -35,13 +38,13 @@ use super::adapter::Shared;
 use super::errno::report;
 use crate::ambient;
 use crate::lock::Guard;
-use crate::namespace::{Namespace, NamespaceError, Result};
+use crate::namespace::{Caller, Namespace, NamespaceError, Result};
 
-pub(super) use hold::write;
+pub use breaking::{BreakAnswer, BreakReport, BreakRequest, FencedSession};
 pub use hold::{HoldAnswer, HoldRequest};
 pub use nodes::file_name;
 use nodes::{ControlNode, FIRST_INO};
-pub use texts::{Status, document_json};
+pub use texts::{SessionText, Status, document_json};
 
 /// The name in the root.
 pub const NAME: &str = ".lockwood";
@@ -77,9 +80,19 @@ pub(super) struct Control {
 /// An open control file.
 struct Handle {
     bytes: Arc<[u8]>,
-    /// Whether requests for locks are taken here.
-    is_hold: bool,
+    kind: HandleKind,
     guard: Option<Guard>,
+}
+
+/// What may be written to an open control file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HandleKind {
+    /// Nothing.
+    Shown,
+    /// Requests for locks.
+    Hold,
+    /// Requests to break them.
+    Break,
 }
 
 /// Whether an inode is one of the control files.
@@ -158,7 +171,7 @@ impl Control {
             crtime: self.facts.since,
             kind: node.file_type(),
             perm: match node {
-                ControlNode::Hold(_) => 0o600,
+                ControlNode::Hold(_) | ControlNode::Break(_) => 0o600,
                 _ if directory => 0o500,
                 _ => 0o400,
             },
@@ -211,13 +224,17 @@ impl Control {
 
     fn new_handle(&self, node: &ControlNode, bytes: Vec<u8>) -> FileHandle {
         let handle = self.next_handle.fetch_add(1, Relaxed);
-        let is_hold = matches!(node, ControlNode::Hold(_));
-        self.handles.lock().insert(handle, Handle { bytes: bytes.into(), is_hold, guard: None });
+        let kind = match node {
+            ControlNode::Hold(_) => HandleKind::Hold,
+            ControlNode::Break(_) => HandleKind::Break,
+            _ => HandleKind::Shown,
+        };
+        self.handles.lock().insert(handle, Handle { bytes: bytes.into(), kind, guard: None });
         FileHandle(handle)
     }
 
     pub(super) fn read(&self, fh: FileHandle, offset: u64, size: u32) -> Option<Vec<u8>> {
-        let bytes = Arc::clone(&self.handles.lock().get(&fh.0)?.bytes);
+        let bytes = self.handles.lock().get(&fh.0)?.show();
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let to = from.saturating_add(size as usize).min(bytes.len());
         Some(bytes[from..to].to_vec())
@@ -227,6 +244,27 @@ impl Control {
     pub(super) fn close(&self, fh: FileHandle) {
         let closed = self.handles.lock().remove(&fh.0);
         drop(closed);
+    }
+}
+
+impl Handle {
+    /// What reading the file shows: a lock that was held here and was broken says so.
+    fn show(&self) -> Arc<[u8]> {
+        match self.guard.as_ref().and_then(Guard::lost) {
+            Some(why) => hold::lost(&why),
+            None => Arc::clone(&self.bytes),
+        }
+    }
+}
+
+/// Serves a write to a control file.
+pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: &[u8], reply: ReplyWrite) {
+    let kind = shared.control.handles.lock().get(&fh.0).map(|handle| handle.kind);
+    match kind {
+        Some(HandleKind::Hold) => hold::write(shared, caller, fh, data, reply),
+        Some(HandleKind::Break) => breaking::write(shared, caller, fh, data, reply),
+        Some(HandleKind::Shown) => reply.error(Errno::EPERM),
+        None => reply.error(Errno::EBADF),
     }
 }
 

@@ -27,19 +27,31 @@ pub(super) enum ControlNode {
     Check,
     /// Each look-up gets an inode of its own: the kernel lets one writer at a time at an inode, and a writer may wait.
     Hold(u64),
+    /// The same.
+    Break(u64),
+    LockTable,
     Lock(LockId),
+    Session(SessionId),
     Document(Key),
 }
 
 const HOLD: &str = "hold";
+const BREAK: &str = "break";
 
-static NEXT_HOLD: AtomicU64 = AtomicU64::new(0);
+/// The number of the next look-up of a file that takes requests.
+static NEXT_REQUEST: AtomicU64 = AtomicU64::new(0);
 
-fn new_hold() -> ControlNode {
-    ControlNode::Hold(NEXT_HOLD.fetch_add(1, Relaxed))
+/// The files that take requests.
+fn request(name: &str) -> Option<ControlNode> {
+    let new: fn(u64) -> ControlNode = match name {
+        HOLD => ControlNode::Hold,
+        BREAK => ControlNode::Break,
+        _ => return None,
+    };
+    Some(new(NEXT_REQUEST.fetch_add(1, Relaxed)))
 }
 
-const FIXED: [(ControlNode, &str); 7] = [
+const FIXED: [(ControlNode, &str); 8] = [
     (ControlNode::Root, super::NAME),
     (ControlNode::Locks, "locks"),
     (ControlNode::Sessions, "sessions"),
@@ -47,6 +59,7 @@ const FIXED: [(ControlNode, &str); 7] = [
     (ControlNode::Documents, "documents"),
     (ControlNode::Status, "status"),
     (ControlNode::Check, "check"),
+    (ControlNode::LockTable, "locks.json"),
 ];
 
 impl ControlNode {
@@ -64,7 +77,7 @@ impl ControlNode {
     }
 
     pub(super) fn is_dynamic(&self) -> bool {
-        matches!(self, Self::Hold(_) | Self::Lock(_) | Self::Document(_))
+        matches!(self, Self::Hold(_) | Self::Break(_) | Self::Lock(_) | Self::Session(_) | Self::Document(_))
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -78,7 +91,9 @@ impl ControlNode {
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Hold(serial) => format!("{HOLD}:{serial}"),
+            Self::Break(serial) => format!("{BREAK}:{serial}"),
             Self::Lock(id) => format!("lock:{}", id.encoded()),
+            Self::Session(id) => format!("sessions/{id}"),
             Self::Document(key) => key.to_string(),
             other => format!("{other:?}").to_lowercase(),
         }
@@ -91,14 +106,14 @@ impl ControlNode {
         }
         let name = std::str::from_utf8(name).ok()?;
         match self {
-            Self::Root if name == HOLD => Some(new_hold()),
             Self::Root => {
-                FIXED.iter().skip(1).find(|(_, fixed)| *fixed == name).map(|(node, _)| node.clone())
+                let fixed = FIXED.iter().skip(1).find(|(_, fixed)| *fixed == name);
+                fixed.map(|(node, _)| node.clone()).or_else(|| request(name))
             }
             Self::Locks => lock(namespace, name),
             Self::Sessions => {
-                let key = Key::Session(name.parse::<SessionId>().ok()?);
-                exists(namespace, key)
+                let id = name.parse::<SessionId>().ok()?;
+                exists(namespace, Key::Session(id)).map(|_| Self::Session(id))
             }
             Self::Documents => match name.strip_prefix("lock:") {
                 Some(id) => lock(namespace, id),
@@ -113,7 +128,8 @@ impl ControlNode {
         match self {
             Self::Root => {
                 let fixed = FIXED.iter().skip(1).map(|(node, name)| ((*name).to_owned(), node.clone()));
-                fixed.chain([(HOLD.to_owned(), new_hold())]).collect()
+                let requests = [HOLD, BREAK].into_iter();
+                fixed.chain(requests.filter_map(|name| Some((name.to_owned(), request(name)?)))).collect()
             }
             Self::Locks => {
                 let documents = namespace.locks().documents();
@@ -126,7 +142,7 @@ impl ControlNode {
                 let scan = Scan { range: Range::All(Kind::Session), start: Start::First, limit: usize::MAX };
                 let page = namespace.store().scan(&scan).unwrap_or_default();
                 let ids = page.into_iter().filter_map(|(key, _)| match key {
-                    Key::Session(id) => Some((id.to_string(), Self::Document(key))),
+                    Key::Session(id) => Some((id.to_string(), Self::Session(id))),
                     _ => None,
                 });
                 ids.collect()
@@ -171,8 +187,9 @@ mod tests {
         for (node, _) in &FIXED {
             assert_eq!(ControlNode::fixed(node.ino()).as_ref(), Some(node));
         }
-        assert_eq!(ControlNode::fixed(FIRST_INO + 7), None);
-        assert_ne!(new_hold().ino(), new_hold().ino());
+        assert_eq!(ControlNode::fixed(FIRST_INO + FIXED.len() as u64), None);
+        let new = |name: &str| request(name).unwrap().ino();
+        assert!(new(HOLD) != new(HOLD) && new(BREAK) != new(BREAK) && new(HOLD) != new(BREAK));
         let deep =
             |last: &str| LockId::from_path(format!("{}/{last}", "/\u{e9}".repeat(100)).as_bytes()).unwrap();
         let (one, other) = (file_name(&deep("a")), file_name(&deep("b")));

@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::adapter::Shared;
+use super::breaking;
 use super::nodes::ControlNode;
 use crate::check;
-use crate::document::{Key, Stored};
-use crate::lock::Timestamp;
+use crate::document::{Document, Key, Session, SessionId, Stored};
+use crate::lock::{OperationDocument, Timestamp};
 use crate::namespace::Result;
 
 /// The text of a control file; none if what it shows is gone.
@@ -20,8 +21,10 @@ pub(super) fn text(shared: &Shared, node: &ControlNode) -> Result<Option<String>
     let namespace = &shared.namespace;
     let value = match node {
         ControlNode::Status => Some(serde_json::to_value(status(shared)?)),
-        ControlNode::Hold(_) => return Ok(Some(String::new())),
+        ControlNode::Hold(_) | ControlNode::Break(_) => return Ok(Some(String::new())),
         ControlNode::Check => Some(serde_json::to_value(check(shared)?)),
+        ControlNode::LockTable => Some(serde_json::to_value(namespace.locks().documents())),
+        ControlNode::Session(id) => session(shared, *id)?.map(serde_json::to_value),
         ControlNode::Lock(id) => namespace.locks().document(id).map(serde_json::to_value),
         ControlNode::Document(key) => {
             namespace.store().get(key)?.map(|stored| Ok(document_json(key, &stored)))
@@ -38,6 +41,35 @@ pub(super) fn text(shared: &Shared, node: &ControlNode) -> Result<Option<String>
 /// A document with its key and version, as `lockwood get` prints it.
 pub fn document_json(key: &Key, stored: &Stored) -> Value {
     json!({ "key": key.to_string(), "version": stored.version, "document": *stored.document })
+}
+
+/// What a file of `sessions` shows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionText {
+    /// The key of its document.
+    pub key: String,
+    /// The version of its document.
+    pub version: u64,
+    /// Its document.
+    pub document: Session,
+    /// Whether it is at work: its mount is served, and nobody has fenced it.
+    pub live: bool,
+    /// Its operations that hold locks or wait for them.
+    pub operations: Vec<OperationDocument>,
+}
+
+fn session(shared: &Shared, id: SessionId) -> Result<Option<SessionText>> {
+    let (namespace, key) = (&shared.namespace, Key::Session(id));
+    let Some(stored) = namespace.store().get(&key)? else { return Ok(None) };
+    let Document::Session(document) = &*stored.document else { return Ok(None) };
+    let operations = namespace.locks().operations();
+    Ok(Some(SessionText {
+        key: key.to_string(),
+        version: stored.version.0,
+        document: document.clone(),
+        live: breaking::is_live(shared, id),
+        operations: operations.into_iter().filter(|operation| operation.session == id).collect(),
+    }))
 }
 
 /// What `status` shows.

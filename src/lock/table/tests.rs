@@ -6,6 +6,8 @@ use std::thread::JoinHandle;
 use super::*;
 use crate::lock::Mode;
 
+mod breaking;
+
 fn id(path: &str) -> LockId {
     LockId::from_path(path.as_bytes()).unwrap()
 }

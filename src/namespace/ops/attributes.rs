@@ -57,6 +57,8 @@ impl Namespace {
         // Writers of the content take turns; other attributes need no turn.
         let mut io = change.size.map(|_| pin.io.write());
         self.retry(|| {
+            // The bytes of a backing file change before and after the commit; a fence waits for all.
+            let _pass = self.gate.enter()?;
             let (version, old) = self.live_node(ino)?;
             let mut node = (*old).clone();
             let mut commit = Commit::new().at(Key::Node(ino), version);

@@ -109,23 +109,36 @@ impl Namespace {
     /// Those of rename(2) and renameat2(2); `Lock` if the locks were not granted.
     pub fn rename(&self, caller: Caller, rename: &Rename, patience: Patience) -> Result<()> {
         self.retry(|| {
-            let Some(mut resolved) = self.resolve(rename)? else { return Ok(()) };
+            let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
             let paths = resolved.paths(rename)?;
-            let members = self.members(paths.plan(rename.manner), &paths.tops(&resolved))?;
-            let guard =
-                self.lock(paths.plan(rename.manner), members, || paths.describe(rename.manner), patience)?;
-            if guard.is_some() {
-                // Both paths may have come to mean something else while this waited.
-                let Some(now) = self.resolve(rename)? else { return Ok(()) };
-                if now.paths(rename)? != paths || !self.means_the_same(&paths, rename, &resolved, &now) {
-                    return Err(NamespaceError::Conflict(rename.source_key()));
-                }
-                resolved = now;
+            let plan = paths.plan(rename.manner);
+            let members = self.members(plan, &paths.tops(&resolved))?;
+            let Some(guard) = self.lock(plan, members, || paths.describe(rename.manner), patience)? else {
+                return self.move_names(caller, rename, &resolved);
+            };
+            let outcome = self.rename_locked(caller, rename, &paths, &resolved, &guard);
+            match (outcome, guard.release()) {
+                // It starts over only if nobody was told that it is ended.
+                (Err(NamespaceError::Conflict(_)), Err(revoked)) => Err(revoked.into()),
+                (outcome, _) => outcome,
             }
-            let outcome = self.move_names(caller, rename, &resolved);
-            drop(guard);
-            outcome
         })
+    }
+
+    /// Renames under the locks. Now no directory of the two chains moves any more, but all may have moved until now.
+    fn rename_locked(
+        &self,
+        caller: Caller,
+        rename: &Rename,
+        paths: &Paths,
+        before: &Resolved,
+        guard: &Guard,
+    ) -> Result<()> {
+        let Some(now) = self.resolve(rename)? else { return Ok(()) };
+        if now.paths(rename)? != *paths || !self.means_the_same(paths, rename, before, &now) {
+            return Err(NamespaceError::Conflict(rename.source_key()));
+        }
+        guard.while_held(|| self.move_names(caller, rename, &now))
     }
 
     /// Holds a lock on a path, so that nothing is renamed at it (shared), or at or below it (exclusive), until the guard
@@ -140,6 +153,7 @@ impl Namespace {
         let before = self.walk(names)?;
         let members = self.members(plan, &[(before, &path)])?;
         let guard = self.lock(plan, members, || operation.into(), patience)?.ok_or(LockError::NoLocks)?;
+        guard.hold_only();
         // While this waited the path may have come to mean something else.
         if self.walk(names)? == before { Ok(guard) } else { Err(NamespaceError::NotFound) }
     }
@@ -169,10 +183,14 @@ impl Namespace {
     ) -> Result<Option<Guard>> {
         let Some(set) = self.volume.locking.lock_set(plan, members)? else { return Ok(None) };
         let request = Request { session: self.session, set, operation: operation() };
-        Ok(Some(match patience {
-            Patience::Try => self.locks.try_acquire(request)?,
-            Patience::Wait(deadline) => self.locks.acquire(request, deadline)?,
-        }))
+        drop(self.gate.enter()?);
+        let granted = match patience {
+            Patience::Try => self.locks.try_acquire(request),
+            Patience::Wait(deadline) => self.locks.acquire(request, deadline),
+        };
+        // Who was sent away because the session is dead is told so.
+        drop(self.gate.enter()?);
+        Ok(Some(granted?))
     }
 
     /// Whether the subtrees that were walked for their locks are those that stand at these paths now. Strategies that

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::content::{BackingFile, MAX_SIZE};
 use crate::document::merge::Extent;
 use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regular};
+use crate::namespace::gate::Pass;
 use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::{Namespace, NamespaceError, Result, privilege_bits};
 use crate::store::{Commit, NodeRef};
@@ -44,6 +45,8 @@ pub(super) struct Prepared<'a> {
     node: &'a NodeRef,
     place: ContentPlace,
     size: u64,
+    /// The bytes change before the commit; a fence waits for both.
+    pass: Pass<'a>,
 }
 
 impl Namespace {
@@ -105,13 +108,14 @@ impl Namespace {
     /// The backing file, holding exactly what the node says that the file holds, and a commit that makes the node say
     /// that its bytes are there.
     pub(super) fn prepare<'a>(
-        &self,
+        &'a self,
         pin: &Pin<'_>,
         io: &mut Io,
         ino: Ino,
         node: &'a NodeRef,
     ) -> Result<Prepared<'a>> {
         let Regular { size, place, .. } = *regular(node)?;
+        let pass = self.gate.enter()?;
         let file = pin.backing(io, ino, self)?;
         let mut commit = Commit::new();
         if !io.trimmed || place != ContentPlace::Backing {
@@ -126,7 +130,7 @@ impl Namespace {
             file.sync(true)?;
             commit = commit.delete(Key::Content(ino));
         }
-        Ok(Prepared { file, commit, ino, node, place, size })
+        Ok(Prepared { file, commit, ino, node, place, size, pass })
     }
 
     /// Commits a change of a backing file that reaches to the end that `outcome` says (0: the file does not grow); or
@@ -138,7 +142,7 @@ impl Namespace {
         outcome: Result<u64>,
         drop_privileges: bool,
     ) -> Result<Privileges> {
-        let Prepared { file, commit, ino, node, place, size } = prepared;
+        let Prepared { file, commit, ino, node, place, size, pass: _pass } = prepared;
         let committed = outcome.and_then(|size_at_least| {
             let extent =
                 Extent { size_at_least, blocks: file.allocated_blocks()?, place: ContentPlace::Backing };

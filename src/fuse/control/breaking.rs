@@ -1,0 +1,244 @@
+//! The control file `break`: ends operations that hold a lock, or a whole session, from outside.
+//!
+//! A request of one line of JSON is written to the open file; reading the file then says what was broken, or why nothing
+//! was. Imports the namespace's fence and the lock table's.
+//!
+//! What is hard: whoever breaks a lock goes on to do what the lock forbade. So when the write returns, nothing of what was
+//! broken takes effect any more: every operation, or session, is fenced before its locks are released, and the answer
+//! says of each operation whether its change had taken effect before. The request is served by the thread that took it,
+//! since the threads for those who wait may all be taken by the very queue that is to be broken up.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use fuser::{Errno, FileHandle, ReplyWrite};
+use serde::{Deserialize, Serialize};
+
+use super::super::adapter::Shared;
+use super::super::errno::report;
+use super::{HandleKind, MountFacts};
+use crate::document::{Document, Key, Session};
+use crate::lock::{Broken, LockDocument, LockId, SessionId};
+use crate::namespace::{Caller, Namespace, NamespaceError};
+
+/// What is asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BreakRequest {
+    /// A path in the volume, the id of its lock, or the id of a session.
+    pub target: String,
+    /// Break what a live session holds, too.
+    pub force: bool,
+    /// Fence the sessions that hold the lock, not only the operations that they hold it for.
+    pub session: bool,
+}
+
+/// What is read back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BreakAnswer {
+    /// It is broken.
+    Broken(BreakReport),
+    /// Nothing was broken, and why.
+    Refused(String),
+}
+
+/// What was broken.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BreakReport {
+    /// The operations that changed nothing more, or had done so before.
+    pub operations: Vec<Broken>,
+    /// The sessions that were fenced.
+    pub sessions: Vec<FencedSession>,
+}
+
+/// A session that was fenced.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FencedSession {
+    /// Which.
+    pub session: SessionId,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// It had been fenced before.
+    pub before: bool,
+    /// Nothing is left of it to be cleaned up.
+    pub recovered: bool,
+}
+
+/// Why nothing was broken.
+enum Refusal {
+    Failed(NamespaceError),
+    NotThere(String),
+    Live(String),
+}
+
+impl<E: Into<NamespaceError>> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+enum Target {
+    Lock(LockId),
+    Session(SessionId),
+}
+
+/// Serves a write to the file.
+pub(super) fn write(shared: &Shared, caller: Caller, fh: FileHandle, data: &[u8], reply: ReplyWrite) {
+    // Not by the mode of the file alone: it may have been opened by another, and passed on.
+    if !may_break(caller, shared.control.facts()) {
+        return reply.error(Errno::EPERM);
+    }
+    let Ok(request) = serde_json::from_slice::<BreakRequest>(data) else { return reply.error(Errno::EINVAL) };
+    let by = format!("by user {} (process {})", caller.uid, caller.pid).into();
+    let (answer, errno) = match run(shared, &request, &by) {
+        Ok(broken) => (BreakAnswer::Broken(broken), None),
+        Err(Refusal::NotThere(why)) => (BreakAnswer::Refused(why), Some(Errno::ENOENT)),
+        Err(Refusal::Live(why)) => (BreakAnswer::Refused(why), Some(Errno::EBUSY)),
+        Err(Refusal::Failed(error)) => {
+            let errno = report("break", &request.target, &error);
+            (BreakAnswer::Refused(error.to_string()), Some(errno))
+        }
+    };
+    let bytes = serde_json::to_vec(&answer).unwrap_or_default().into();
+    match shared.control.handles.lock().get_mut(&fh.0) {
+        Some(handle) if handle.kind == HandleKind::Break => handle.bytes = bytes,
+        _ => return reply.error(Errno::EBADF),
+    }
+    match errno {
+        None => reply.written(data.len() as u32),
+        Some(errno) => reply.error(errno),
+    }
+}
+
+fn may_break(caller: Caller, facts: &MountFacts) -> bool {
+    caller.uid == 0 || caller.uid == facts.uid
+}
+
+fn run(shared: &Shared, request: &BreakRequest, by: &Arc<str>) -> Result<BreakReport, Refusal> {
+    match parse(&request.target)? {
+        Target::Lock(id) => break_lock(shared, &id, request, by),
+        Target::Session(id) => {
+            let session = document(shared, id)?.filter(|_| served(shared, id).is_some());
+            let session = session.ok_or_else(|| {
+                let target = &shared.control.facts().mount_point;
+                Refusal::NotThere(format!("no session {id}; `lockwood sessions {target}` lists them"))
+            })?;
+            if !request.force && is_live(shared, id) {
+                return Err(Refusal::Live(session_is_live(shared, &session)));
+            }
+            fence(shared, [id], by)
+        }
+    }
+}
+
+fn parse(target: &str) -> Result<Target, NamespaceError> {
+    Ok(match target.parse() {
+        Ok(session) => Target::Session(session),
+        Err(_) if target.starts_with('/') => Target::Lock(LockId::from_path(target.as_bytes())?),
+        Err(_) => Target::Lock(LockId::parse(target)?),
+    })
+}
+
+fn break_lock(
+    shared: &Shared,
+    id: &LockId,
+    request: &BreakRequest,
+    by: &Arc<str>,
+) -> Result<BreakReport, Refusal> {
+    let locks = shared.namespace.locks();
+    let not_there = || {
+        let (target, encoded) = (&shared.control.facts().mount_point, id.encoded());
+        Refusal::NotThere(format!("no lock {encoded} ({id}); `lockwood locks {target}` lists them"))
+    };
+    let lock = locks.document(id).ok_or_else(not_there)?;
+    if !request.force && lock.holders.iter().any(|holder| is_live(shared, holder.session)) {
+        return Err(Refusal::Live(lock_is_live(shared, &lock)?));
+    }
+    if request.session {
+        let sessions: BTreeSet<SessionId> = lock.holders.iter().map(|holder| holder.session).collect();
+        return fence(shared, sessions, by);
+    }
+    let holders = locks.operations().into_iter().filter(|o| o.holds.iter().any(|held| held.id == *id));
+    let operations: Vec<Broken> = holders.filter_map(|holder| locks.revoke(holder.id(), by)).collect();
+    if operations.is_empty() {
+        // They ended while they were looked at.
+        return Err(not_there());
+    }
+    for broken in &operations {
+        let (what, outcome) = (&broken.operation.operation, broken.outcome);
+        log::warn!("lock {id} was broken {by}; it was held for: {what}; {outcome}");
+    }
+    Ok(BreakReport { operations, sessions: Vec::new() })
+}
+
+fn fence(
+    shared: &Shared,
+    sessions: impl IntoIterator<Item = SessionId>,
+    by: &Arc<str>,
+) -> Result<BreakReport, Refusal> {
+    let mut done = BreakReport { operations: Vec::new(), sessions: Vec::new() };
+    for id in sessions {
+        let (Some(namespace), Some(session)) = (served(shared, id), document(shared, id)?) else { continue };
+        let fenced = namespace.fence(by)?;
+        done.operations.extend(fenced.broken);
+        done.sessions.push(FencedSession {
+            session: id,
+            mount_point: session.mount_point,
+            before: fenced.before,
+            recovered: fenced.recovered,
+        });
+    }
+    Ok(done)
+}
+
+/// The tree that a session serves in this process.
+fn served(shared: &Shared, id: SessionId) -> Option<&Namespace> {
+    Some(&shared.namespace).filter(|namespace| namespace.session() == id)
+}
+
+/// Whether a session is at work: its mount is served, and nobody has fenced it.
+pub(super) fn is_live(shared: &Shared, id: SessionId) -> bool {
+    served(shared, id).is_some_and(|namespace| !namespace.is_fenced())
+}
+
+fn document(shared: &Shared, id: SessionId) -> Result<Option<Session>, NamespaceError> {
+    let stored = shared.namespace.store().get(&Key::Session(id))?;
+    Ok(stored.and_then(|stored| match &*stored.document {
+        Document::Session(session) => Some(session.clone()),
+        _ => None,
+    }))
+}
+
+/// Who holds a lock, and what breaking it would do.
+fn lock_is_live(shared: &Shared, lock: &LockDocument) -> Result<String, NamespaceError> {
+    let mut text = format!("lock {} ({}) is held by a session that is at work:", lock.id, lock.id.encoded());
+    for holder in &lock.holders {
+        let whose = match document(shared, holder.session)? {
+            Some(session) => format!("process {} on {}", session.pid, session.host),
+            None => "unknown process".to_owned(),
+        };
+        for operation in &holder.operations {
+            let (what, since, id) = (&operation.operation, operation.since, holder.session);
+            // Writing to a string does not fail.
+            let _ = write!(text, "\n  {} since {since} by session {id} ({whose}): {what}", lock.lock_type);
+        }
+    }
+    text.push_str(
+        "\n--force breaks it: what holds it changes nothing any more, and who waits for it goes on",
+    );
+    Ok(text)
+}
+
+fn session_is_live(shared: &Shared, session: &Session) -> String {
+    let of_session =
+        |session| shared.namespace.locks().operations().into_iter().filter(move |o| o.session == session);
+    let Session { id, pid, host, mount_point, .. } = session;
+    format!(
+        "session {id} is at work: process {pid} on {host} serves {mount_point}, and {} of its operations hold or \
+         wait for locks\n--force fences it: {mount_point} can be read but changes nothing any more, until it is \
+         unmounted and mounted again",
+        of_session(*id).count()
+    )
+}
