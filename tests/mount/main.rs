@@ -18,4 +18,5 @@ mod listing;
 mod mount8;
 mod overlay;
 mod queue;
+mod strategies;
 mod times;

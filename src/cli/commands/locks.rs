@@ -11,6 +11,7 @@ use crate::cli::Failure;
 use crate::cli::args::Locks;
 use crate::cli::output::{print, print_json, print_table};
 use crate::cli::target::{Target, control_path, read_control};
+use crate::fuse::control::Status;
 use crate::lock::{LockDocument, Timestamp};
 
 pub(in crate::cli) fn run(arguments: &Locks) -> Result<ExitCode, Failure> {
@@ -24,7 +25,13 @@ pub(in crate::cli) fn run(arguments: &Locks) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     if documents.is_empty() {
-        print("no lock is held\n")?;
+        let locking = strategy(&arguments.target)?;
+        print(match locking.as_deref() {
+            Some("version") => {
+                "no lock is held: the volume was formatted with --locking version and has none\n"
+            }
+            _ => "no lock is held\n",
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = Vec::new();
@@ -33,6 +40,14 @@ pub(in crate::cli) fn run(arguments: &Locks) -> Result<ExitCode, Failure> {
     }
     print_table(&["LOCK", "MODE", "STATE", "SESSION", "FOR", "OPERATION"], &rows)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The lock strategy of a mounted volume; a store that is not mounted is not opened to find out.
+fn strategy(target: &Path) -> Result<Option<String>, Failure> {
+    let Target::Mount(mount_point) = Target::find(target)? else { return Ok(None) };
+    let Some(status) = read_control(&mount_point, "status")? else { return Ok(None) };
+    let status: Status = serde_json::from_str(&status)?;
+    Ok(Some(status.locking))
 }
 
 fn held(mount_point: &Path) -> Result<Vec<Value>, Failure> {
