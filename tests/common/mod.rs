@@ -158,6 +158,11 @@ impl Mounted {
 
     /// A new store, and a directory to mount it at.
     pub(crate) fn unmounted() -> Option<Self> {
+        Self::unmounted_with("tree")
+    }
+
+    /// The same, with this lock strategy.
+    pub(crate) fn unmounted_with(locking: &str) -> Option<Self> {
         if !can_mount() {
             return None;
         }
@@ -170,7 +175,8 @@ impl Mounted {
             daemons: Vec::new(),
         };
         fs::create_dir(&mounted.mount_point).expect("a mount point");
-        lockwood([OsStr::new("format"), mounted.store.as_os_str()]).ok();
+        let locking = [OsStr::new("--locking"), OsStr::new(locking)];
+        lockwood([&[OsStr::new("format"), mounted.store.as_os_str()][..], &locking].concat()).ok();
         Some(mounted)
     }
 

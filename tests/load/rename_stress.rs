@@ -7,7 +7,8 @@
 //!    what is overwritten or deleted belongs to one worker alone ([`own`]); what is contested obeys a law of
 //!    conservation ([`slots`]). [`empty`] and [`loops`] add the races of prior art.
 //! 2. To tell objects apart whatever their names: each has an id ([`ledger`]).
-//! 3. Not to pass without having met: [`report`] lists what must have happened, [`locker`] makes renames wait.
+//! 3. Not to pass without having met: [`report`] lists what must have happened, [`locker`] makes renames wait where
+//!    the volume has locks.
 
 #![allow(clippy::disallowed_methods)] // A program outside of the library: it may have a clock of its own.
 
@@ -42,7 +43,7 @@ use ledger::Ledger;
 use locker::Held;
 use loops::Pair;
 use options::{Options, Sabotage};
-use report::Totals;
+use report::{Contention, Totals};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -87,22 +88,23 @@ fn run() -> Res<ExitCode> {
         let made = Arena::make(view, group, &mut setup).and_then(|_| Pair::make(view, group, &mut setup));
         made.map_err(|e| format!("setting up: {e}"))?;
     }
-    let waits_before = waits(&options)?;
+    let contention = || (!options.plain).then(|| Contention::so_far(&options.mounts[0])).transpose();
+    let before = contention()?;
     let pairs: Vec<Pair> = (0..options.groups()).map(|_| Pair::new()).collect();
     let start = now();
     let done = common::in_parallel(
         "stress",
-        roles(&options, &world, &pairs)?.into_iter().enumerate(),
+        roles(&options, &world, &pairs, before.as_ref().is_some_and(|c| c.locks))?.into_iter().enumerate(),
         |(index, role)| Ok(live(&options, &world, index, &role)),
     )?;
     let elapsed = now() - start;
     let (mut ledgers, held): (Vec<Ledger>, Vec<Held>) = done.into_iter().unzip();
     ledgers.push(setup);
-    let waits = waits(&options)?.zip(waits_before).map(|(after, before)| after - before);
+    let contention = contention()?.zip(before).map(|(after, before)| after.since(&before));
     let totals = Totals::of(&ledgers, &held);
-    totals.print(elapsed, waits);
+    totals.print(elapsed, contention.as_ref());
     let mut wrong = judge_tree(&options, &world, &ledgers)?;
-    wrong.extend(totals.not_exercised(&options, waits));
+    wrong.extend(totals.not_exercised(&options, contention.as_ref()));
     if !options.plain {
         wrong.extend(judge_locks(&options));
     }
@@ -120,7 +122,7 @@ fn run() -> Res<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-fn roles<'a>(options: &Options, world: &World, pairs: &'a [Pair]) -> Res<Vec<Role<'a>>> {
+fn roles<'a>(options: &Options, world: &World, pairs: &'a [Pair], locks: bool) -> Res<Vec<Role<'a>>> {
     let mut roles = vec![Role::Timer];
     roles.extend((0..options.workers).map(Role::Worker));
     for (group, pair) in pairs.iter().enumerate() {
@@ -130,7 +132,7 @@ fn roles<'a>(options: &Options, world: &World, pairs: &'a [Pair]) -> Res<Vec<Rol
             let dir = sys::open_dir_at(&world.view(roles.len()).loops, &format!("l{group}"));
             roles.push(Role::Mover(pair, side, dir.map_err(|e| format!("setting up: {e}"))?));
         }
-        if !options.plain {
+        if locks {
             roles.push(Role::Locker);
         }
     }
@@ -196,16 +198,6 @@ fn work(world: &World, index: usize, worker: usize, rng: &mut Rng, ledger: &mut 
         }
         Ok(())
     })
-}
-
-/// Waits for locks so far, as `lockwood status` counts them.
-fn waits(options: &Options) -> Res<Option<f64>> {
-    if options.plain {
-        return Ok(None);
-    }
-    let status = command::status(&options.mounts[0])?;
-    let waits = status.number("locks.waits");
-    waits.map(Some).ok_or_else(|| "`lockwood status --json` has no number `locks.waits`".into())
 }
 
 fn judge_tree(options: &Options, world: &World, ledgers: &[Ledger]) -> Res<Vec<String>> {

@@ -19,4 +19,5 @@ mod mount8;
 mod overlay;
 mod queue;
 mod steer;
+mod strategies;
 mod times;

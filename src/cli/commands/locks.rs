@@ -13,6 +13,7 @@ use crate::cli::Failure;
 use crate::cli::args::Locks;
 use crate::cli::output::{age, print, table};
 use crate::cli::target::{Target, read_control};
+use crate::fuse::control::Status;
 use crate::lock::LockDocument;
 
 pub(in crate::cli) fn run(arguments: &Locks) -> Result<ExitCode, Failure> {
@@ -46,7 +47,11 @@ fn look(arguments: &Locks, target: &Target) -> Result<String, Failure> {
     }
     let documents: Vec<LockDocument> = serde_json::from_str(&text)?;
     if documents.is_empty() {
-        return Ok("no lock is held\n".to_owned());
+        return Ok(match strategy(target)?.as_deref() {
+            Some("version") => "no lock is held: the volume was formatted with --locking version and has none\n",
+            _ => "no lock is held\n",
+        }
+        .to_owned());
     }
     if arguments.tree {
         return Ok(tree::draw(&documents, &sessions::all(target)?));
@@ -56,6 +61,14 @@ fn look(arguments: &Locks, target: &Target) -> Result<String, Failure> {
         add_rows(document, &mut rows);
     }
     Ok(table(&["LOCK", "MODE", "STATE", "SESSION", "FOR", "OPERATION"], &rows))
+}
+
+/// The lock strategy of a mounted volume; a store that is not mounted is not opened to find out.
+fn strategy(target: &Target) -> Result<Option<String>, Failure> {
+    let Target::Mount(mount_point) = target else { return Ok(None) };
+    let Some(status) = read_control(mount_point, "status")? else { return Ok(None) };
+    let status: Status = serde_json::from_str(&status)?;
+    Ok(Some(status.locking))
 }
 
 /// All lock documents of one moment.

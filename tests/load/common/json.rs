@@ -30,6 +30,15 @@ impl Json {
         if chars.next().is_some() { Err("JSON: text after the value".into()) } else { Ok(value) }
     }
 
+    /// The text under a name at the top.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        let Json::Object(fields) = self else { return None };
+        match fields.iter().find(|(field, _)| field == name) {
+            Some((_, Json::Text(text))) => Some(text),
+            _ => None,
+        }
+    }
+
     /// The number under a dotted name, whether written flat (`"locks.waits"`) or nested (`"locks": {"waits"`).
     pub(crate) fn number(&self, dotted: &str) -> Option<f64> {
         let Json::Object(fields) = self else { return None };

@@ -19,12 +19,16 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(60, 60, 60),
 ];
 
+/// The names of the lines stand above the highest of them.
+const ROOM_FOR_NAMES: f64 = 3.0;
+
 type Panel<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// What a panel says beside its lines.
+/// What a panel says beside its lines, and the base of its horizontal scale.
 struct Words<'a> {
     title: &'a str,
     across: &'a str,
+    base: f64,
     up: &'a str,
 }
 
@@ -37,11 +41,16 @@ fn drawn(path: &Path, latency: &[Line], rates: &[(&str, Vec<Line>)]) -> Result<(
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let panels = root.split_evenly((1, 1 + rates.len()));
-    let words = Words { title: "One rename", across: "files below what moves", up: "microseconds" };
+    let words =
+        Words { title: "One rename", across: "files below what moves", base: 10.0, up: "microseconds" };
     panel(&panels[0], latency, &words)?;
     for (at, (title, lines)) in panels[1..].iter().zip(rates) {
         let title = format!("Renamers, {title}");
-        panel(at, lines, &Words { title: &title, across: "renamers at once", up: "renames a second" })?;
+        panel(
+            at,
+            lines,
+            &Words { title: &title, across: "renamers at once", base: 2.0, up: "renames a second" },
+        )?;
     }
     root.present()?;
     Ok(())
@@ -49,22 +58,22 @@ fn drawn(path: &Path, latency: &[Line], rates: &[(&str, Vec<Line>)]) -> Result<(
 
 fn panel(area: &Panel<'_>, lines: &[Line], words: &Words<'_>) -> Result<(), Box<dyn Error>> {
     let points = || lines.iter().flat_map(|line| &line.points);
-    let across = range(points().map(|(x, _)| *x as f64));
-    let up = range(points().map(|(_, y)| *y));
+    let across = range(points().map(|(x, _)| *x as f64), 1.3);
+    let up = range(points().map(|(_, y)| *y), ROOM_FOR_NAMES);
     let mut chart = ChartBuilder::on(area)
-        .caption(words.title, ("sans-serif", 17))
+        .caption(words.title, ("sans-serif", 20))
         .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(66)
-        .build_cartesian_2d(across.log_scale(), up.log_scale())?;
+        .build_cartesian_2d(across.log_scale().base(words.base), up.log_scale())?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
         .bold_line_style(BLACK.mix(0.12))
         .x_desc(words.across)
         .y_desc(words.up)
-        .label_style(("sans-serif", 13))
-        .axis_desc_style(("sans-serif", 14))
+        .label_style(("sans-serif", 16))
+        .axis_desc_style(("sans-serif", 17))
         .x_label_formatter(&|x| number(*x))
         .y_label_formatter(&|y| number(*y))
         .draw()?;
@@ -81,16 +90,16 @@ fn panel(area: &Panel<'_>, lines: &[Line], words: &Words<'_>) -> Result<(), Box<
         .position(SeriesLabelPosition::UpperLeft)
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.2))
-        .label_font(("sans-serif", 13))
+        .label_font(("sans-serif", 16))
         .draw()?;
     Ok(())
 }
 
-/// A little more than the values take.
-fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
+/// A little more than the values take; above them as many times as much as `room` says.
+fn range(values: impl Iterator<Item = f64>, room: f64) -> Range<f64> {
     let (low, high) = values.fold((f64::INFINITY, 1.0_f64), |(low, high), v| (low.min(v), high.max(v)));
     let low = low.clamp(0.001, high);
-    low / 1.3..high * 2.5
+    low / 1.3..high * room
 }
 
 /// 1, 10, 1 k, 10 k, 1 M.

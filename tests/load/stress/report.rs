@@ -1,10 +1,12 @@
 //! Totals of a run, and whether it exercised what it claims.
 
 use crate::common::sys::errno_name;
+use crate::common::{Res, command};
 use crate::ledger::Ledger;
 use crate::locker::Held;
 use crate::options::Options;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 /// Kinds that must have succeeded at least once; those with `true` are renames.
@@ -43,6 +45,37 @@ const RACES: [(&str, &[i32]); 5] = [
     ("create-in-empty", &[libc::ENOENT]),
 ];
 
+/// How often operations stood in each other's way, as `lockwood status` counts it.
+pub(crate) struct Contention {
+    /// Whether the volume's strategy has locks: not under `version`.
+    pub(crate) locks: bool,
+    /// Operations that waited for a lock.
+    waits: f64,
+    /// Commits of which a check failed: somebody else had changed what was read.
+    conflicts: f64,
+}
+
+impl Contention {
+    /// Since the volume was mounted.
+    pub(crate) fn so_far(mount: &Path) -> Res<Self> {
+        let status = command::status(mount)?;
+        let lacks = |name: &str| format!("`lockwood status --json` has no `{name}`");
+        let number = |name: &str| status.number(name).ok_or_else(|| lacks(name));
+        let locking = status.text("locking").ok_or_else(|| lacks("locking"))?;
+        let (waits, conflicts) = (number("locks.waits")?, number("documents.conflicts")?);
+        Ok(Self { locks: locking != "version", waits, conflicts })
+    }
+
+    /// Between then and now.
+    pub(crate) fn since(self, before: &Self) -> Self {
+        Self {
+            waits: self.waits - before.waits,
+            conflicts: self.conflicts - before.conflicts,
+            locks: self.locks,
+        }
+    }
+}
+
 /// Successes and errnos of every kind, of all workers.
 pub(crate) struct Totals {
     outcomes: BTreeMap<(&'static str, i32), u64>,
@@ -70,12 +103,12 @@ impl Totals {
         self.outcomes.get(&(kind, errno)).copied().unwrap_or_default()
     }
 
-    fn conflicts(&self) -> u64 {
+    fn refusals(&self) -> u64 {
         self.outcomes.iter().filter(|((_, errno), _)| *errno != 0).map(|(_, count)| count).sum()
     }
 
-    /// Prints what was done; `waits` are those of this run, `None` on a plain directory.
-    pub(crate) fn print(&self, elapsed: Duration, waits: Option<f64>) {
+    /// Prints what was done; `contention` is that of this run, `None` on a plain directory.
+    pub(crate) fn print(&self, elapsed: Duration, contention: Option<&Contention>) {
         let is_rename = |kind: &str| KINDS.iter().any(|(name, rename)| *name == kind && *rename);
         let renames: u64 =
             self.outcomes.iter().filter(|((k, e), _)| *e == 0 && is_rename(k)).map(|(_, n)| n).sum();
@@ -91,14 +124,17 @@ impl Totals {
             }
             println!();
         }
-        if let Some(waits) = waits {
+        if let Some(Contention { waits, conflicts, .. }) = contention {
             println!("  locks held by command: {}, refused: {}", self.granted, self.refused);
-            println!("  lock waits: {waits}; conflicts: {}", self.conflicts());
+            println!(
+                "  lock waits: {waits}; commits that conflicted: {conflicts}; calls refused: {}",
+                self.refusals()
+            );
         }
     }
 
     /// What the run claims but did not do.
-    pub(crate) fn not_exercised(&self, options: &Options, waits: Option<f64>) -> Vec<String> {
+    pub(crate) fn not_exercised(&self, options: &Options, contention: Option<&Contention>) -> Vec<String> {
         let mut missing = Vec::new();
         let wanted = |kind: &str| !options.no_flags || !FLAGGED.contains(&kind);
         for (kind, _) in KINDS.iter().filter(|(kind, _)| wanted(kind)) {
@@ -111,11 +147,28 @@ impl Totals {
                 missing.push(format!("nobody lost a race of {kind}: run longer or with more --workers"));
             }
         }
-        if waits.is_some_and(|waits| waits <= 0.0) {
-            missing.push("no rename waited for a lock: run longer or with more --workers".into());
-        }
-        if waits.is_some() && self.granted == 0 {
-            missing.push(format!("`lockwood lock` never got a lock; it last said: {}", self.last_refusal));
+        match contention {
+            Some(Contention { locks: true, waits, .. }) => {
+                if *waits <= 0.0 {
+                    missing.push("no rename waited for a lock: run longer or with more --workers".into());
+                }
+                if self.granted == 0 {
+                    missing.push(format!(
+                        "`lockwood lock` never got a lock; it last said: {}",
+                        self.last_refusal
+                    ));
+                }
+            }
+            // Nobody can wait there: who meets somebody finds at the commit that what it read has changed.
+            Some(Contention { locks: false, waits, conflicts }) => {
+                if *conflicts <= 0.0 {
+                    missing.push("no commit conflicted: run longer or with more --workers".into());
+                }
+                if *waits > 0.0 {
+                    missing.push(format!("{waits} waits for locks on a volume that has none"));
+                }
+            }
+            None => {}
         }
         missing
     }
