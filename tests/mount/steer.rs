@@ -255,6 +255,7 @@ fn others_than_root_and_the_mounts_owner_break_nothing_even_through_an_open_file
     let mut shell = nobody();
     shell.args(["sh", "-c", &format!("printf '%s' '{request}' | cat")]).stdout(control);
     let output = shell.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    drop(shell); // It keeps its copy of the descriptor.
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && words.contains("not permitted"), "{words}");
     assert!(lock(&locks(&mounted), "/a").is_some(), "still held");

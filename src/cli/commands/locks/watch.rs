@@ -28,10 +28,12 @@ pub(super) fn run(arguments: &Locks, mount_point: &Path, interval: Duration) -> 
             let _ = sender.send(()); // Who does not listen any more ends anyhow.
         }
     })?;
-    let screen = Some(Term::stdout()).filter(|_| !arguments.json && Term::stdout().is_term());
+    // Buffered, so that a look appears at once.
+    let screen = Some(Term::buffered_stdout()).filter(|screen| !arguments.json && screen.is_term());
     let ended = follow(arguments, mount_point, interval, screen.as_ref(), || stopped.recv_timeout(interval));
     if let Some(screen) = &screen {
         screen.show_cursor()?;
+        screen.flush()?;
     }
     handle.close();
     let _ = thread.join(); // It only passes a signal on.
@@ -90,5 +92,6 @@ fn redraw(screen: &Term, text: &str, first: bool) -> std::io::Result<()> {
         screen.clear_line()?;
         screen.write_str(&format!("… and {} lines more", lines.len() - shown))?;
     }
-    screen.clear_to_end_of_screen()
+    screen.clear_to_end_of_screen()?;
+    screen.flush()
 }
