@@ -16,6 +16,10 @@ pub enum Rule {
     SourceAncestorsChecked,
     /// The commit of a rename checks the entries of the ancestors of its destination.
     DestinationAncestorsChecked,
+    /// Before a change of names is acknowledged, the other mounts of the process look names up again.
+    NamesToldBeforeReply,
+    /// Before a change of attributes is acknowledged, the other mounts of the process forget the old ones.
+    AttributesToldBeforeReply,
 }
 
 impl Rule {
@@ -25,6 +29,8 @@ impl Rule {
         Self::DestinationAncestorsLocked,
         Self::SourceAncestorsChecked,
         Self::DestinationAncestorsChecked,
+        Self::NamesToldBeforeReply,
+        Self::AttributesToldBeforeReply,
     ];
 
     /// The name, as the variable `LOCKWOOD_RULES_OFF` and the mutation table write it.

@@ -10,7 +10,7 @@
 //! 3. Locks must not outlive whoever holds them: a [`Guard`] releases when it is dropped, also by a panic that unwinds.
 //!    Nothing of a caller's runs under the mutex, so a panic there cannot leave the state half changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -75,6 +75,8 @@ struct Inner {
     last_number: u64,
     /// The threads that wait.
     parked: BTreeMap<OpId, Parked>,
+    /// Sessions that are granted nothing any more.
+    closed: BTreeSet<SessionId>,
     /// Empty between two calls; kept for its capacity.
     commands: Vec<Command>,
     counters: Counters,
@@ -153,6 +155,23 @@ impl LockTable {
     /// made sure that the session can change nothing any more and does not ask again.
     pub fn drop_session(&self, session: SessionId) {
         self.shared.apply(Event::DropSession { session });
+    }
+
+    /// Grants a session nothing any more: ends its waits with [`LockError::Closed`], and its later requests too. What it
+    /// holds stays held until its guards are dropped.
+    pub fn close_session(&self, session: SessionId) {
+        let now = self.shared.now();
+        let mut inner = self.shared.inner.lock();
+        inner.closed.insert(session);
+        let waiting =
+            inner.parked.iter().filter(|(op, parked)| op.session == session && parked.outcome.is_none());
+        for op in waiting.map(|(op, _)| *op).collect::<Vec<_>>() {
+            inner.apply(Event::Release { op }, now, None);
+            if let Some(parked) = inner.parked.get_mut(&op) {
+                parked.outcome = Some(Outcome::Closed);
+                parked.wake.notify_one();
+            }
+        }
     }
 
     /// Grants nothing any more: ends every wait with [`LockError::Closed`], and every later request too. What is held
@@ -234,6 +253,9 @@ impl Inner {
         self.last_number += 1;
         let Request { session, set, operation } = request;
         let op = OpId { session, number: self.last_number };
+        if self.closed.contains(&session) {
+            return (op, Some(Outcome::Closed));
+        }
         let outcome = self.apply(Event::Acquire { op, set, operation, deadline }, now, Some(op));
         (op, outcome)
     }

@@ -10,7 +10,8 @@
 //! 3. A file that is unlinked while it is open: [`inodes`] knows who has it open, [`collect`] removes it after.
 //! 4. No byte is shown that was not written, whatever crashes when: [`ops::write`].
 //! 5. A listing shows what is there throughout exactly once: [`ops::readdir`].
-//! 6. Access control lists, whose masks and defaults are the server's part: [`acl`].
+//! 6. Several mounts of one process change one tree, and each sees at once what the others changed: [`peers`].
+//! 7. Access control lists, whose masks and defaults are the server's part: [`acl`].
 
 pub mod acl;
 mod collect;
@@ -18,11 +19,15 @@ mod error;
 mod inodes;
 mod numbers;
 pub mod ops;
+mod peers;
 mod resolve;
 mod session;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::ambient;
 use crate::content::BackingFiles;
@@ -32,10 +37,12 @@ use crate::store::{Commit, NodeRef, Store};
 
 pub use collect::Collector;
 pub use error::{NamespaceError, Result};
+pub use peers::Watcher;
 pub use session::SessionInfo;
 
 use inodes::InodeTable;
 use numbers::InodeNumbers;
+use peers::Peers;
 
 /// On whose behalf an operation runs. Permissions are checked by the kernel; this is for ownership and for what the
 /// server decides itself.
@@ -91,7 +98,7 @@ const RETRY_TIME_MAX: Duration = Duration::from_secs(30);
 const PAUSE_FIRST: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
-/// A mounted tree.
+/// A mounted tree. The mounts of one process have a namespace each, and share what is behind an `Arc`.
 pub struct Namespace {
     store: Arc<dyn Store>,
     backing: BackingFiles,
@@ -99,10 +106,13 @@ pub struct Namespace {
     session: SessionId,
     volume: Volume,
     settings: Settings,
-    inodes: InodeTable,
     numbers: InodeNumbers,
-    splits: ops::readdir::Splits,
-    collector: Collector,
+    inodes: Arc<InodeTable>,
+    splits: Arc<ops::readdir::Splits>,
+    collector: Arc<Collector>,
+    peers: Arc<Peers>,
+    /// How often this mount has each file open.
+    opens: Mutex<HashMap<Ino, u64>>,
 }
 
 /// An inode and its attributes.
@@ -134,9 +144,11 @@ impl Namespace {
         &self.volume
     }
 
-    /// Every change that an operation makes goes through here.
+    /// Every change that an operation makes goes through here: when this returns, the other mounts of the process know.
     fn commit(&self, commit: &Commit) -> Result<Version> {
-        Ok(self.store.commit(commit)?)
+        let version = self.store.commit(commit)?;
+        self.peers.tell(self.session, &commit.writes);
+        Ok(version)
     }
 
     fn now(&self) -> Timestamp {

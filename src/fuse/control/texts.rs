@@ -1,5 +1,6 @@
 //! What the control files show.
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
@@ -7,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::super::adapter::Shared;
 use super::nodes::ControlNode;
-use crate::check;
 use crate::document::{Key, Stored};
 use crate::lock::Timestamp;
 use crate::namespace::Result;
+use crate::{check, mounts};
 
 /// The text of a control file; none if what it shows is gone.
 ///
@@ -49,6 +50,9 @@ pub struct Status {
     pub store: String,
     /// Where it is mounted.
     pub mount_point: String,
+    /// Where that process has it mounted, this place included.
+    #[serde(default)]
+    pub mount_points: Vec<String>,
     /// The daemon's process.
     pub pid: u32,
     /// The session of this mount.
@@ -77,10 +81,12 @@ fn status(shared: &Shared) -> Result<Status> {
     let (namespace, facts) = (&shared.namespace, shared.control.facts());
     let space = namespace.space()?;
     let volume = namespace.volume();
+    let text = |path: &PathBuf| path.to_string_lossy().into_owned();
     Ok(Status {
         lockwood: env!("CARGO_PKG_VERSION").to_owned(),
         store: facts.store.clone(),
-        mount_point: facts.mount_point.clone(),
+        mount_point: text(&facts.mount_point),
+        mount_points: facts.mount_points.iter().filter(|path| mounts::is_ours(path)).map(text).collect(),
         pid: std::process::id(),
         session: namespace.session().to_string(),
         volume: volume.id.clone(),
@@ -97,12 +103,12 @@ fn status(shared: &Shared) -> Result<Status> {
 
 fn check(shared: &Shared) -> Result<check::Report> {
     let namespace = &shared.namespace;
-    let snapshot = namespace.store().snapshot();
+    let (snapshot, sessions) = namespace.snapshot();
     let inputs = check::Inputs {
         documents: &*snapshot,
         live: Some(namespace.store()),
         backing: Some(namespace.backing()),
-        mode: check::Mode::Online { session: namespace.session() },
+        mode: check::Mode::Online { sessions: &sessions },
     };
     Ok(check::run(&inputs, &mut |_| {})?)
 }
