@@ -28,6 +28,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use fuser::{FopenFlags, INodeNo, InitFlags, Notifier};
@@ -56,6 +57,8 @@ pub(super) struct KernelCache {
     known: [Mutex<HashMap<Ino, u64>>; SHARDS],
     connection: RwLock<Option<Connection>>,
     pub(super) notices: Notices,
+    /// How often this kernel was told of a change through another mount.
+    told: AtomicU64,
 }
 
 /// The way to the kernel, while the mount is there.
@@ -80,6 +83,7 @@ impl KernelCache {
             known: std::array::from_fn(|_| Mutex::default()),
             connection: RwLock::default(),
             notices: Notices::new(),
+            told: AtomicU64::new(0),
         }
     }
 
@@ -136,6 +140,11 @@ impl KernelCache {
         self.sharing == Sharing::Several
     }
 
+    /// How often this kernel was told of a change through another mount.
+    pub(super) fn told(&self) -> u64 {
+        self.told.load(Relaxed)
+    }
+
     /// The kernel is about to be given an inode: called before the reply is sent.
     pub(super) fn give(&self, ino: Ino) {
         if self.sharing == Sharing::Several {
@@ -167,6 +176,7 @@ impl Watcher for KernelCache {
             match write.key() {
                 Key::Entry(directory, _) => names = names || self.knows(*directory),
                 Key::Node(ino) if self.knows(*ino) => {
+                    self.told.fetch_add(1, Relaxed);
                     if rules::holds(Rule::AttributesToldBeforeReply) {
                         connection.attributes(*ino);
                     }
@@ -177,8 +187,11 @@ impl Watcher for KernelCache {
                 _ => {}
             }
         }
-        if names && rules::holds(Rule::NamesToldBeforeReply) {
-            connection.names();
+        if names {
+            self.told.fetch_add(1, Relaxed);
+            if rules::holds(Rule::NamesToldBeforeReply) {
+                connection.names();
+            }
         }
     }
 

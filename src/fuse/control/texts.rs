@@ -67,6 +67,9 @@ pub struct Status {
     pub log: Option<String>,
     /// Requests of the kernel served.
     pub requests: u64,
+    /// Changes through other mounts of the process that this mount's kernel was told of.
+    #[serde(default)]
+    pub notices: u64,
     /// Inodes that are open.
     pub open_inodes: u64,
     /// Room for more, in bytes.
@@ -94,6 +97,7 @@ fn status(shared: &Shared) -> Result<Status> {
         mounted: Timestamp::before(facts.since, std::time::Duration::ZERO),
         log: facts.log.clone(),
         requests: shared.requests.load(Relaxed),
+        notices: shared.cache.told(),
         open_inodes: namespace.open_inodes() as u64,
         free_bytes: space.blocks_available.saturating_mul(space.block_size),
         locks: json!(namespace.locks().counters()),
