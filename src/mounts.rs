@@ -26,6 +26,15 @@ pub fn own() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// The type of Lockwood's mounts in the mount table.
+pub const FS_TYPE: &str = "fuse.lockwood";
+
+/// Whether a mount of Lockwood's is the topmost one at exactly this path.
+pub fn is_ours(mount_point: &Path) -> bool {
+    let table = own().unwrap_or_default();
+    table.iter().rev().find(|m| m.mount_point == mount_point).is_some_and(|m| m.fs_type == FS_TYPE)
+}
+
 /// Whether a FUSE mount has lost its daemon. The kernel answers much from its cache even then, but never this.
 pub fn is_dead(mount_point: &Path) -> bool {
     matches!(

@@ -28,6 +28,10 @@ pub enum Rule {
     RevokedOperationChangesNothing,
     /// A session that was fenced changes nothing any more.
     FencedSessionChangesNothing,
+    /// Before a change of names is acknowledged, the other mounts of the process look names up again.
+    NamesToldBeforeReply,
+    /// Before a change of attributes is acknowledged, the other mounts of the process forget the old ones.
+    AttributesToldBeforeReply,
 }
 
 impl Rule {
@@ -43,6 +47,8 @@ impl Rule {
         Self::MembersStillMeant,
         Self::RevokedOperationChangesNothing,
         Self::FencedSessionChangesNothing,
+        Self::NamesToldBeforeReply,
+        Self::AttributesToldBeforeReply,
     ];
 
     /// The name, as the variable `LOCKWOOD_RULES_OFF` and the mutation table write it.

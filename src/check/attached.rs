@@ -116,7 +116,7 @@ impl Judge<'_> {
         let wrong = match (session.state, self.inputs.mode) {
             (SessionState::Fenced, _) => Rule::SessionFenced,
             (_, Mode::Offline) => Rule::SessionLeft,
-            (SessionState::Live, Mode::Online { session }) if session != id => Rule::SessionLeft,
+            (SessionState::Live, Mode::Online { sessions }) if !sessions.contains(&id) => Rule::SessionLeft,
             _ => return,
         };
         let what = if wrong == Rule::SessionFenced { "fenced and not recovered" } else { "not ended" };
@@ -124,14 +124,18 @@ impl Judge<'_> {
         self.report.accuse(wrong, key, format_args!("{what}: process {pid} on {host}, mounted at {at:?}"));
     }
 
-    /// Called when all sessions have been read: judges the one of the mount that the check runs in.
-    pub(super) fn own_session(&mut self) {
-        let Mode::Online { session } = self.inputs.mode else { return };
-        let detail = match self.sessions.get(&session) {
-            None if !self.gap(Kind::Session) => "the session of this mount is missing",
-            Some(Some(SessionState::Recovered)) => "the session of this mount has been recovered by another",
-            _ => return, // A fenced one is accused already.
-        };
-        self.report.accuse(Rule::SessionOwn, &Key::Session(session), format_args!("{detail}"));
+    /// Called when all sessions have been read: judges those of the process that the check runs in.
+    pub(super) fn own_sessions(&mut self) {
+        let Mode::Online { sessions } = self.inputs.mode else { return };
+        for session in sessions {
+            let detail = match self.sessions.get(session) {
+                None if !self.gap(Kind::Session) => "the session of this mount is missing",
+                Some(Some(SessionState::Recovered)) => {
+                    "the session of this mount has been recovered by another"
+                }
+                _ => continue, // A fenced one is accused already.
+            };
+            self.report.accuse(Rule::SessionOwn, &Key::Session(*session), format_args!("{detail}"));
+        }
     }
 }

@@ -50,18 +50,18 @@ pub struct Inputs<'a> {
     /// The backing files; without them invariant 6 is not judged.
     pub backing: Option<&'a dyn BackingList>,
     /// Whether the volume is mounted.
-    pub mode: Mode,
+    pub mode: Mode<'a>,
 }
 
 /// Whether the volume is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum Mode<'a> {
     /// Nobody has it mounted, and who checks owns the store.
     Offline,
-    /// The check runs inside of the mount.
+    /// The check runs inside of the process that has the store mounted, once or several times.
     Online {
-        /// The session of the mount.
-        session: SessionId,
+        /// The sessions of the process that has the store open, as of the instant of the documents.
+        sessions: &'a [SessionId],
     },
 }
 
@@ -152,7 +152,7 @@ impl<'a> Judge<'a> {
             return Ok(());
         }
         self.scan(Kind::Session, Judge::session, None)?;
-        self.own_session();
+        self.own_sessions();
         self.scan(Kind::Node, Judge::node, None)?;
         self.nodes_read()?;
         self.scan(Kind::Orphan, Judge::orphan, None)?;

@@ -78,7 +78,11 @@ impl From<LockingArgument> for Locking {
     }
 }
 
-/// Mount a store; returns when the tree is there.
+/// Mount a store, at one place or several; returns when the tree is there.
+///
+/// With several mount points one process serves them all, each as a file system of its own to the kernel: renames between
+/// directories run one at a time within each and at once across them. What is changed through one is seen through the
+/// others at once. `lockwood umount` takes away one; the store is closed after the last.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Options (-o, as in mount(8)):
@@ -95,12 +99,14 @@ Options of /etc/fstab that are not for the file system (noauto, nofail, x-...) a
 Examples:
   lockwood mount /var/lib/tree /mnt/tree
   lockwood mount /var/lib/tree /mnt/tree -o ro,lock_wait=5
+  lockwood mount /var/lib/tree /mnt/one /mnt/two
   lockwood mount /var/lib/tree /mnt/tree --foreground")]
 pub(super) struct Mount {
     /// The store
     pub(super) store: OsString,
-    /// A directory
-    pub(super) mount_point: PathBuf,
+    /// Directories, none of them within another
+    #[arg(required = true, value_name = "MOUNT_POINT")]
+    pub(super) mount_points: Vec<PathBuf>,
     /// Mount options, separated by commas
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub(super) options: Vec<OsString>,
@@ -124,7 +130,7 @@ pub(super) struct Mount {
     pub(super) verbose: bool,
 }
 
-/// Unmount, and wait until the store is closed.
+/// Unmount, and wait until the mount's session has ended; after the last mount, until the store is closed.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  lockwood umount /mnt/tree")]
 pub(super) struct Umount {
@@ -321,5 +327,9 @@ mod tests {
             assert!(Arguments::try_parse_from(call(&["lockwood", "locks", watch, "/m"])).is_ok());
         }
         assert!(Arguments::try_parse_from(call(&["lockwood", "locks", "--watch=0", "/m"])).is_err());
+        assert!(
+            Arguments::try_parse_from(call(&["lockwood", "mount", "/s", "/m", "/n", "-o", "rw"])).is_ok()
+        );
+        assert!(Arguments::try_parse_from(call(&["lockwood", "mount", "/s"])).is_err());
     }
 }

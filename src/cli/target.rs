@@ -28,7 +28,9 @@ impl Target {
         let layout = Layout::existing(path).map_err(|error| {
             format!("{}: neither a mount of lockwood nor a store ({error})", path.display())
         })?;
-        Ok(match owner::current(&layout).and_then(|owner| owner.mount_point()) {
+        let table = mounts::own()?;
+        let mounted = |path: &PathBuf| table.iter().any(|m| m.mount_point == *path);
+        Ok(match owner::current(&layout).and_then(|owner| owner.mount_points().find(mounted)) {
             Some(mount_point) => Self::Mount(mount_point),
             None => Self::Store(path.to_owned()),
         })

@@ -3,13 +3,13 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::SystemTime;
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
@@ -18,7 +18,7 @@ use fuser::{
 use super::control::{self, Control};
 use super::convert::{FOREVER, absent, attr, file_type, time};
 use super::errno::report;
-use super::notices::Notices;
+use super::kernel_cache::KernelCache;
 use super::waiting::WaitingRoom;
 use crate::document::{Ino, Name};
 use crate::lock::LockError;
@@ -44,7 +44,9 @@ pub(super) struct Shared {
     pub(super) namespace: Namespace,
     pub(super) control: Control,
     pub(super) waiting: WaitingRoom,
-    pub(super) notices: Notices,
+    pub(super) cache: Arc<KernelCache>,
+    /// All mounts of the process, this one among them.
+    pub(super) mounts: OnceLock<Vec<Weak<Shared>>>,
     /// Requests of the kernel that were served.
     pub(super) requests: AtomicU64,
 }
@@ -64,13 +66,6 @@ fn name(bytes: &OsStr) -> Result<Name> {
 /// An errno for a result, reported where that is due.
 fn failed<'a>(operation: &'a str, ino: INodeNo) -> impl FnOnce(NamespaceError) -> Errno + 'a {
     move |error| report(operation, &format_args!("inode {ino}"), &error)
-}
-
-fn reply_entry(reply: ReplyEntry, found: std::result::Result<Found, Errno>) {
-    match found {
-        Ok((ino, node)) => reply.entry(&FOREVER, &attr(ino, &node), GENERATION),
-        Err(errno) => reply.error(errno),
-    }
 }
 
 fn reply_empty(reply: ReplyEmpty, outcome: std::result::Result<(), Errno>) {
@@ -95,10 +90,22 @@ impl Adapter {
         &self.0.namespace
     }
 
+    fn reply_entry(&self, reply: ReplyEntry, found: std::result::Result<Found, Errno>) {
+        let cache = &self.0.cache;
+        match found {
+            Ok((ino, node)) => {
+                cache.give(ino);
+                let attr = attr(ino, &node);
+                reply.entry_with_ttls(&cache.attribute_ttl(), &cache.name_ttl(), &attr, GENERATION);
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
     /// Lets the kernel know before the reply that a file has lost privileges: nobody may run it with them afterwards.
     fn tell(&self, ino: INodeNo, privileges: Privileges) {
         if privileges == Privileges::Dropped {
-            self.0.notices.attributes(Ino(ino.0));
+            self.0.cache.notices.attributes(Ino(ino.0));
         }
     }
 
@@ -176,10 +183,9 @@ impl Filesystem for Adapter {
             | InitFlags::FUSE_POSIX_ACL
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_ASYNC_DIO;
+            | InitFlags::FUSE_ASYNC_DIO
+            | self.0.cache.capabilities();
         for flag in wanted.iter() {
             if config.add_capabilities(flag).is_err() {
                 log::warn!("this kernel lacks {flag:?}; see docs/semantics.md for what that costs");
@@ -201,14 +207,18 @@ impl Filesystem for Adapter {
         match self.look(parent, bytes) {
             // Until the name is made, which the kernel sees, it need not ask again.
             Err(NamespaceError::NotFound) if !matches!(bytes.as_bytes(), b"." | b"..") => {
-                reply.entry(&FOREVER, &absent(), GENERATION);
+                reply.entry(&self.0.cache.name_ttl(), &absent(), GENERATION);
             }
-            found => reply_entry(reply, found.map_err(failed("lookup", parent))),
+            found => self.reply_entry(reply, found.map_err(failed("lookup", parent))),
         }
     }
 
-    fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
-        if control::owns(ino) { self.0.control.forget(ino) } else { self.0.namespace.forget(Ino(ino.0)) }
+    fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
+        if control::owns(ino) {
+            return self.0.control.forget(ino);
+        }
+        self.0.cache.take_back(Ino(ino.0), lookups);
+        self.0.namespace.forget(Ino(ino.0));
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
@@ -251,7 +261,7 @@ impl Filesystem for Adapter {
         }
         let change = Change { mode, uid, gid, size, atime: atime.map(time), mtime: mtime.map(time) };
         match self.namespace().change(caller(request), Ino(ino.0), &change) {
-            Ok(node) => reply.attr(&FOREVER, &attr(Ino(ino.0), &node)),
+            Ok(node) => reply.attr(&self.0.cache.attribute_ttl(), &attr(Ino(ino.0), &node)),
             Err(error) => reply.error(failed("setattr", ino)(error)),
         }
     }
@@ -281,7 +291,7 @@ impl Filesystem for Adapter {
             libc::S_IFBLK => What::BlockDevice(rdev),
             _ => return reply.error(Errno::EINVAL),
         };
-        reply_entry(
+        self.reply_entry(
             reply,
             self.make(request, parent, bytes, what, mode, umask).map_err(failed("mknod", parent)),
         );
@@ -297,12 +307,12 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let made = self.make(request, parent, bytes, What::Directory, mode, umask);
-        reply_entry(reply, made.map_err(failed("mkdir", parent)));
+        self.reply_entry(reply, made.map_err(failed("mkdir", parent)));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, bytes: &OsStr, target: &Path, reply: ReplyEntry) {
         let what = What::Symlink(target.as_os_str().as_bytes().to_vec());
-        reply_entry(
+        self.reply_entry(
             reply,
             self.make(request, parent, bytes, what, 0o777, 0).map_err(failed("symlink", parent)),
         );
@@ -356,7 +366,7 @@ impl Filesystem for Adapter {
         let linked = control::refuse(parent, bytes)
             .and_then(|()| name(bytes))
             .and_then(|name| self.namespace().link(Ino(ino.0), Ino(parent.0), &name));
-        reply_entry(reply, linked.map_err(failed("link", ino)));
+        self.reply_entry(reply, linked.map_err(failed("link", ino)));
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -364,7 +374,7 @@ impl Filesystem for Adapter {
             return control::open(&self.0, ino, reply);
         }
         match self.namespace().open(Ino(ino.0)) {
-            Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
+            Ok(()) => reply.opened(FileHandle(0), self.0.cache.open_flags()),
             Err(error) => reply.error(failed("open", ino)(error)),
         }
     }
@@ -386,8 +396,11 @@ impl Filesystem for Adapter {
         });
         match created {
             Ok((ino, node)) => {
-                let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
-                reply.created(&FOREVER, &attr(ino, &node), GENERATION, FileHandle(0), flags);
+                let cache = &self.0.cache;
+                cache.give(ino);
+                // One time for both, name and attributes; see `kernel_cache` for why it is that of the attributes.
+                let ttl = cache.attribute_ttl();
+                reply.created(&ttl, &attr(ino, &node), GENERATION, FileHandle(0), cache.open_flags());
             }
             Err(error) => reply.error(failed("create", parent)(error)),
         }
@@ -424,7 +437,7 @@ impl Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
@@ -432,7 +445,14 @@ impl Filesystem for Adapter {
             return control::write(&self.0, caller(request), fh, data, reply);
         }
         let drop_privileges = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.namespace().write(Ino(ino.0), offset, data, drop_privileges) {
+        // What a map has changed stands where it stands; what is appended goes to the end, which may have moved.
+        let appends = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let written = if appends && self.0.cache.end_may_be_old() {
+            self.namespace().append(Ino(ino.0), data, drop_privileges)
+        } else {
+            self.namespace().write(Ino(ino.0), offset, data, drop_privileges)
+        };
+        match written {
             Ok(privileges) => {
                 self.tell(ino, privileges);
                 reply.written(data.len() as u32);

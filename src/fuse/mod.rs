@@ -4,7 +4,7 @@
 //! 1. A rename that waits for a lock must not hold up other requests: [`waiting`].
 //! 2. A notification sent from inside a handler deadlocks with the kernel: [`notices`] sends from a thread of its own.
 //! 3. Kernel caches live for ever, since one process owns the store: what the server changes on its own (privileges
-//!    dropped by a write) is told to the kernel.
+//!    dropped by a write) is told to the kernel, and so is what goes through another mount: [`kernel_cache`].
 //! 4. The errno of each error is decided in one place: [`errno`].
 //! 5. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
@@ -13,8 +13,11 @@ pub mod attach;
 pub mod control;
 mod convert;
 mod errno;
+mod kernel_cache;
 pub mod mount;
 mod notices;
+mod points;
+mod stop;
 mod waiting;
 
 pub use mount::{Mounted, mount};

@@ -1,39 +1,34 @@
-//! A mount from its beginning to its end.
+//! Mounts from their beginning to their end: one store, one process, one mount or several.
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use fuser::{Config, MountOption, Session, SessionACL};
-use rustix::mount::MountFlags;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::{Handle as SignalHandle, Signals};
+use parking_lot::Mutex;
 
 use super::adapter::{Adapter, Shared};
 use super::attach;
 use super::control::{Control, MountFacts};
-use super::notices::Notices;
+use super::kernel_cache::{KernelCache, Sharing};
+use super::points;
+use super::stop::{Served, Stopper};
 use super::waiting::WaitingRoom;
+use crate::ambient;
 use crate::content::{BackingFiles, ContentError};
 use crate::document::Locking;
-use crate::namespace::{Namespace, NamespaceError, SessionInfo, Settings};
+use crate::namespace::{Namespace, NamespaceError, SessionInfo, Settings, Watcher};
 use crate::store::StoreError;
 use crate::store::embedded::open::{OpenError, OpenVolume};
 use crate::store::embedded::{Tuning, owner};
-use crate::{ambient, mounts};
 
 /// The type of our mounts in the mount table.
-pub const FS_TYPE: &str = "fuse.lockwood";
+pub use crate::mounts::FS_TYPE;
 
 /// As many backing files are kept open.
 const BACKING_FILES_OPEN: usize = 512;
-
-/// How long a stop waits for programs that still use the tree before it ends their requests.
-const STOP_WAIT: Duration = Duration::from_secs(10);
-const STOP_POLL: Duration = Duration::from_millis(20);
 
 /// What to mount, where and how.
 #[derive(Clone, Debug)]
@@ -42,8 +37,8 @@ pub struct MountRequest {
     pub store: String,
     /// Where that is, whatever becomes of the working directory.
     pub store_path: PathBuf,
-    /// The mount point.
-    pub mount_point: PathBuf,
+    /// The mount points; at each of them the kernel sees a file system of its own.
+    pub mount_points: Vec<PathBuf>,
     /// Options for the kernel.
     pub kernel_options: Vec<MountOption>,
     /// Whether others than the mounting user may use the tree; root's mounts are for all.
@@ -116,24 +111,28 @@ pub enum MountError {
     },
 }
 
-/// A mounted tree that waits to be served.
+/// A tree that is mounted, at one place or several, and waits to be served.
 pub struct Mounted {
+    trees: Vec<Tree>,
+    volume: OpenVolume,
+}
+
+/// One mount.
+struct Tree {
     session: Session<Adapter>,
     shared: Arc<Shared>,
-    volume: OpenVolume,
     mount_point: PathBuf,
 }
 
-/// Mounts: opens the store, recovers what a crash left, and attaches the tree. Requests wait until [`Mounted::serve`].
+/// Mounts: opens the store, recovers what a crash left, and attaches the tree everywhere. Requests wait until
+/// [`Mounted::serve`].
 ///
 /// # Errors
 /// [`MountError`]; nothing is left mounted or open then.
 pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
-    let mount_point = usable_mount_point(&request.mount_point)?;
-    let text = mount_point.to_string_lossy().into_owned();
     let root = request.store_path.as_path();
-    refuse_store_below(&mount_point, root)?;
-    let mut volume = OpenVolume::open(root, Some(&mount_point), request.tuning)?;
+    let mount_points = points::usable(&request.mount_points, root)?;
+    let mut volume = OpenVolume::open(root, &mount_points, request.tuning)?;
     let formatted = volume.volume.locking;
     if let Some(asked) = request.locking.filter(|asked| *asked != formatted) {
         // Not closed, where it was not before: the next mount still has to recover.
@@ -143,38 +142,86 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
         return Err(MountError::OtherLocking { store: request.store.clone(), formatted, asked });
     }
     let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
-    let info = SessionInfo {
+    let all = begin(request, &mount_points, &volume, backing)?;
+    volume.recovered()?;
+    let mut trees: Vec<Tree> = Vec::new();
+    for (shared, mount_point) in all.iter().zip(&mount_points) {
+        match start_session(request, mount_point, shared) {
+            Ok(session) => {
+                trees.push(Tree { session, shared: Arc::clone(shared), mount_point: mount_point.clone() });
+            }
+            Err(source) => {
+                detach_all(trees);
+                for shared in all {
+                    shared.namespace.end()?;
+                }
+                volume.close()?;
+                let hint = hint(&source);
+                return Err(MountError::Kernel { path: mount_point.clone(), source, hint });
+            }
+        }
+    }
+    if let [first, _, ..] = trees.as_slice() {
+        let watcher = |tree: &Tree| -> (_, Arc<dyn Watcher>) {
+            (tree.shared.namespace.session(), Arc::clone(&tree.shared.cache) as _)
+        };
+        first.shared.namespace.watch(trees.iter().map(watcher).collect());
+    }
+    Ok(Mounted { trees, volume })
+}
+
+/// Begins a session for each mount point.
+fn begin(
+    request: &MountRequest,
+    mount_points: &[PathBuf],
+    volume: &OpenVolume,
+    backing: BackingFiles,
+) -> Result<Vec<Arc<Shared>>, MountError> {
+    let texts: Vec<String> = mount_points.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+    let info = |mount_point: &String| SessionInfo {
         host: host_name(),
         boot_id: owner::boot_id(),
         pid: std::process::id(),
-        mount_point: text.clone(),
+        mount_point: mount_point.clone(),
     };
-    let namespace = Namespace::begin(volume.store.clone(), backing, request.settings, info)?;
-    volume.recovered()?;
-    let facts = MountFacts {
-        store: request.store.clone(),
-        mount_point: text,
-        log: request.log.clone(),
-        since: ambient::wall_clock(),
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
-    };
-    let shared = Arc::new(Shared {
-        namespace,
-        control: Control::new(facts),
-        waiting: WaitingRoom::new(),
-        notices: Notices::new(),
-        requests: AtomicU64::new(0),
-    });
-    match start_session(request, &mount_point, &shared) {
-        Ok(session) => Ok(Mounted { session, shared, volume, mount_point }),
-        Err(source) => {
-            shared.namespace.end()?;
-            drop(shared);
-            volume.close()?;
-            let hint = hint(&source);
-            Err(MountError::Kernel { path: mount_point, source, hint })
+    let mut all: Vec<Arc<Shared>> = Vec::new();
+    for (mount_point, text) in mount_points.iter().zip(&texts) {
+        let namespace = match all.first() {
+            None => Namespace::begin(volume.store.clone(), backing.clone(), request.settings, info(text))?,
+            Some(first) => first.namespace.beside(info(text))?,
+        };
+        let facts = MountFacts {
+            store: request.store.clone(),
+            mount_point: mount_point.clone(),
+            mount_points: mount_points.to_vec(),
+            log: request.log.clone(),
+            since: ambient::wall_clock(),
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+        };
+        let sharing = if mount_points.len() > 1 { Sharing::Several } else { Sharing::Alone };
+        all.push(Arc::new(Shared {
+            namespace,
+            control: Control::new(facts),
+            waiting: WaitingRoom::new(),
+            cache: Arc::new(KernelCache::new(sharing)),
+            mounts: OnceLock::new(),
+            requests: AtomicU64::new(0),
+        }));
+    }
+    for shared in &all {
+        let _ = shared.mounts.set(all.iter().map(Arc::downgrade).collect()); // It was empty.
+    }
+    Ok(all)
+}
+
+/// Takes away what was attached before something went wrong.
+fn detach_all(trees: Vec<Tree>) {
+    for tree in trees {
+        if let Err(error) = attach::detach(&tree.mount_point) {
+            log::error!("{} cannot be detached: {error}", tree.mount_point.display());
         }
+        tree.shared.cache.close();
     }
 }
 
@@ -189,8 +236,15 @@ fn start_session(
     config.n_threads = Some(request.threads.max(1));
     config.clone_fd = true;
     let session = attach::attach(Adapter(Arc::clone(shared)), &request.store, mount_point, config)?;
-    shared.notices.start(session.notifier())?;
-    Ok(session)
+    let device = session.as_fd().try_clone_to_owned();
+    let started = device.and_then(|device| shared.cache.attach(session.notifier(), device));
+    match started {
+        Ok(()) => Ok(session),
+        Err(error) => {
+            let _ = attach::detach(mount_point); // What failed is reported; this only tidies up.
+            Err(error)
+        }
+    }
 }
 
 fn hint(error: &io::Error) -> &'static str {
@@ -208,172 +262,55 @@ fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The mount point as the kernel will name it. A mount of ours that has lost its daemon is taken away first.
-fn usable_mount_point(path: &Path) -> Result<PathBuf, MountError> {
-    let unusable = |cause: String| MountError::MountPoint { path: path.to_owned(), cause };
-    let found = match std::fs::metadata(path) {
-        _ if mounts::is_dead(path) => {
-            let absolute = std::path::absolute(path).map_err(|e| unusable(e.to_string()))?;
-            detach_dead(&absolute).map_err(|e| {
-                unusable(format!(
-                    "a mount whose daemon has died is there, and does not go away ({e}); try: umount -l"
-                ))
-            })?;
-            std::fs::metadata(path)
-        }
-        other => other,
-    };
-    match found {
-        Ok(found) if found.is_dir() => {}
-        Ok(_) => return Err(unusable("not a directory".to_owned())),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(unusable("it does not exist; make the directory first".to_owned()));
-        }
-        Err(e) => return Err(unusable(e.to_string())),
-    }
-    let path = path.canonicalize().map_err(|e| unusable(e.to_string()))?;
-    let table = mounts::own().map_err(|e| unusable(e.to_string()))?;
-    match table.iter().rev().find(|m| m.mount_point == path) {
-        Some(m) if m.fs_type == FS_TYPE => {
-            Err(unusable(format!("{} is mounted there already", m.source.to_string_lossy())))
-        }
-        _ => Ok(path),
-    }
-}
-
-fn detach_dead(path: &Path) -> io::Result<()> {
-    let table = mounts::own()?;
-    let ours = table.iter().rev().find(|m| m.mount_point == path && m.fs_type == FS_TYPE);
-    let Some(dead) = ours else { return Err(io::Error::other("it is not a mount of lockwood")) };
-    log::warn!(
-        "{}: the daemon of this mount of {} has died; detaching it",
-        path.display(),
-        dead.source.display()
-    );
-    attach::detach(path)
-}
-
-/// A store below its own mount point would be reached through itself.
-fn refuse_store_below(mount_point: &Path, store: &Path) -> Result<(), MountError> {
-    match store.canonicalize() {
-        Ok(store) if store.starts_with(mount_point) => Err(MountError::MountPoint {
-            path: mount_point.to_owned(),
-            cause: format!("the store {} is below it", store.display()),
-        }),
-        _ => Ok(()), // A store that does not exist is reported when it is opened.
-    }
-}
-
 impl Mounted {
-    /// Serves requests until the tree is unmounted or the process is told to stop; then ends the session and closes the
-    /// store.
+    /// Serves requests until the tree is unmounted everywhere or the process is told to stop; then closes the store. Each
+    /// mount's session ends with it.
     ///
     /// # Errors
-    /// [`MountError`]; the store is recovered by the next mount then.
+    /// [`MountError`], the first; the store is recovered by the next mount then.
     pub fn serve(self) -> Result<(), MountError> {
-        let Self { session, shared, volume, mount_point } = self;
-        let stopper = Stopper::start(mount_point.clone());
-        let served = session.run();
+        let Self { trees, volume } = self;
+        let served: Vec<_> = trees.iter().map(|tree| Served::at(tree.mount_point.clone())).collect();
+        let stopper = Stopper::start(served.clone());
+        let volume = Arc::new(Mutex::new(volume));
+        let mut threads = Vec::new();
+        let mut outcomes = Vec::new();
+        let mut pairs = trees.into_iter().zip(served);
+        let first = pairs.next();
+        for (tree, served) in pairs {
+            let volume = Arc::clone(&volume);
+            let path = tree.mount_point.clone();
+            let thread = ambient::spawn("lockwood-mount", move || tree.serve(&served, &volume));
+            threads.push(thread.map_err(|source| MountError::Serving { path, source })?);
+        }
+        outcomes.extend(first.map(|(tree, served)| tree.serve(&served, &volume)));
+        // A panic ends the process before it could be seen here.
+        outcomes.extend(threads.into_iter().filter_map(|thread| thread.join().ok()));
         if let Some(stopper) = stopper {
             stopper.finish();
         }
-        shared.namespace.locks().close();
-        shared.waiting.close();
-        shared.notices.close();
-        let ended = shared.namespace.end();
         // The last handle to the store must be the volume's when that gives it up.
-        drop(shared);
-        let closed = volume.close();
-        served.map_err(|source| MountError::Serving { path: mount_point, source })?;
-        ended?;
+        let closed = Arc::into_inner(volume).map_or(Ok(()), |volume| volume.into_inner().close());
+        outcomes.into_iter().collect::<Result<(), _>>()?;
         Ok(closed?)
     }
 }
 
-/// Waits for signals, and unmounts when one comes.
-struct Stopper {
-    handle: SignalHandle,
-    thread: JoinHandle<()>,
-    /// Whether requests are served no more.
-    ended: Arc<AtomicBool>,
-}
-
-impl Stopper {
-    fn start(mount_point: PathBuf) -> Option<Self> {
-        let mut signals = match Signals::new([SIGTERM, SIGINT, SIGHUP]) {
-            Ok(signals) => signals,
-            Err(error) => {
-                log::error!("signals cannot be received ({error}); stop this mount with umount");
-                return None;
-            }
-        };
-        let handle = signals.handle();
-        let ended = Arc::new(AtomicBool::new(false));
-        let is_ended = Arc::clone(&ended);
-        let thread = ambient::spawn("lockwood-signals", move || {
-            if let Some(signal) = signals.forever().next() {
-                log::info!("signal {signal}: unmounting {}", mount_point.display());
-                stop(&mount_point, &is_ended);
-            }
-        });
-        match thread {
-            Ok(thread) => Some(Self { handle, thread, ended }),
-            Err(error) => {
-                log::error!("signals cannot be received ({error}); stop this mount with umount");
-                None
-            }
-        }
+impl Tree {
+    /// Serves one mount to its end, and ends its session.
+    fn serve(self, served: &Served, volume: &Mutex<OpenVolume>) -> Result<(), MountError> {
+        let Self { session, shared, mount_point } = self;
+        let outcome = session.run();
+        served.end();
+        shared.namespace.locks().close_session(shared.namespace.session());
+        shared.waiting.close();
+        shared.cache.close();
+        let ended = shared.namespace.end();
+        drop(shared);
+        log::info!("{} is unmounted", mount_point.display());
+        let noted = volume.lock().unmounted(&mount_point);
+        outcome.map_err(|source| MountError::Serving { path: mount_point, source })?;
+        ended?;
+        Ok(noted?)
     }
-
-    fn finish(self) {
-        self.ended.store(true, Relaxed);
-        self.handle.close();
-        if self.thread.join().is_err() {
-            log::error!("the thread that receives signals panicked");
-        }
-    }
-}
-
-/// Takes the tree away, and if programs still use it after a while ends what they ask for.
-fn stop(mount_point: &Path, ended: &AtomicBool) {
-    let device = device_of(mount_point);
-    match attach::unmount(mount_point) {
-        Ok(()) => return,
-        Err(error) => log::warn!("{} is in use ({error}); detaching it", mount_point.display()),
-    }
-    if let Err(error) = attach::detach(mount_point) {
-        log::error!("{} cannot be detached: {error}", mount_point.display());
-    }
-    let begun = ambient::monotonic();
-    while begun.elapsed() < STOP_WAIT {
-        if ended.load(Relaxed) {
-            return;
-        }
-        std::thread::sleep(STOP_POLL);
-    }
-    log::warn!("programs still use {}; ending their requests", mount_point.display());
-    if let Err(error) = device.map_or(Err(io::ErrorKind::NotFound.into()), abort_connection) {
-        // Like a kill: nothing acknowledged is lost, and the next mount recovers.
-        log::error!(
-            "their requests cannot be ended ({error}); the process ends, and the next mount recovers"
-        );
-        log::logger().flush();
-        std::process::exit(1);
-    }
-}
-
-/// Ends every request of a connection, by the control file system of FUSE, which not every machine has mounted.
-fn abort_connection(minor: u32) -> io::Result<()> {
-    let control = Path::new("/sys/fs/fuse/connections");
-    let abort = control.join(minor.to_string()).join("abort");
-    if !abort.exists() {
-        rustix::mount::mount("fusectl", control, "fusectl", MountFlags::empty(), None)?;
-    }
-    std::fs::write(abort, "1")
-}
-
-/// The kernel names a FUSE connection after the minor number of its device.
-fn device_of(mount_point: &Path) -> Option<u32> {
-    let table = mounts::own().ok()?;
-    table.iter().rev().find(|m| m.mount_point == mount_point).map(|m| m.device.1)
 }

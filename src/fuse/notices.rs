@@ -1,9 +1,13 @@
-//! What the kernel must be told: inodes whose attributes the server has changed on its own.
+//! What the kernel must be told and a handler must not tell it: inodes whose attributes the server has changed on its own,
+//! and those whose bytes were changed through another mount.
 //!
 //! The kernel may hold locks of an inode while a request for it is served, and a notice may need the same locks: sent
-//! from inside a handler it may deadlock. So notices go through a queue to a thread that serves no requests. What is
-//! told here are attributes alone, for which the kernel takes no lock of an inode, so a handler may wait until it is told.
+//! from inside a handler it may deadlock. So notices go through a queue to a thread that serves no requests. For
+//! attributes the kernel takes no lock of an inode, so a handler may wait until they are told; for bytes it waits for
+//! pages that are being read, so nobody waits for that.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,12 +22,15 @@ use crate::document::Ino;
 pub(super) struct Notices {
     queue: Mutex<Option<Sender<Notice>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Inodes whose bytes the kernel is about to be told of: once is enough, however often they change until then.
+    content: Arc<Mutex<HashSet<Ino>>>,
 }
 
-/// An inode whose attributes have changed, and who waits until the kernel knows.
-struct Notice {
-    ino: Ino,
-    told: Sender<()>,
+enum Notice {
+    /// The attributes have changed, and somebody waits until the kernel knows.
+    Attributes(Ino, Sender<()>),
+    /// The bytes have changed.
+    Content(Ino),
 }
 
 /// Nobody waits longer for the kernel to take a notice.
@@ -32,19 +39,31 @@ const TELL_WAIT: Duration = Duration::from_secs(5);
 impl Notices {
     /// Without a kernel to tell yet.
     pub(super) fn new() -> Self {
-        Self { queue: Mutex::default(), thread: Mutex::default() }
+        Self { queue: Mutex::default(), thread: Mutex::default(), content: Arc::default() }
     }
 
     /// From here on the kernel is told.
     pub(super) fn start(&self, notifier: Notifier) -> std::io::Result<()> {
         let (sender, receiver) = mpsc::channel::<Notice>();
+        let content = Arc::clone(&self.content);
         let body = move || {
-            for Notice { ino, told } in receiver {
-                // A negative offset: the attributes only. That the kernel does not know the inode is no error.
-                if let Err(error) = notifier.inval_inode(INodeNo(ino.0), -1, 0) {
+            // That the kernel does not know the inode is no error.
+            let tell = |ino: Ino, offset| {
+                if let Err(error) = notifier.inval_inode(INodeNo(ino.0), offset, 0) {
                     log::debug!("the kernel was not told of inode {ino}: {error}");
                 }
-                let _ = told.send(()); // Who has given up waiting need not know.
+            };
+            for notice in receiver {
+                match notice {
+                    Notice::Attributes(ino, told) => {
+                        tell(ino, -1); // A negative offset: the attributes only.
+                        let _ = told.send(()); // Who has given up waiting need not know.
+                    }
+                    Notice::Content(ino) => {
+                        content.lock().remove(&ino); // First, so that a change from here on is told again.
+                        tell(ino, 0);
+                    }
+                }
             }
         };
         *self.thread.lock() = Some(ambient::spawn("lockwood-notices", body)?);
@@ -55,10 +74,20 @@ impl Notices {
     /// Tells the kernel that what it knows of the attributes of `ino` is old, and waits until it knows.
     pub(super) fn attributes(&self, ino: Ino) {
         let (told, wait) = mpsc::channel();
-        let sent = self.queue.lock().as_ref().is_some_and(|queue| queue.send(Notice { ino, told }).is_ok());
-        if sent && wait.recv_timeout(TELL_WAIT).is_err() {
+        if self.send(Notice::Attributes(ino, told)) && wait.recv_timeout(TELL_WAIT).is_err() {
             log::warn!("the kernel does not take the notice that inode {ino} has changed");
         }
+    }
+
+    /// Tells the kernel soon that what it has of the bytes of `ino` is old.
+    pub(super) fn content(&self, ino: Ino) {
+        if self.content.lock().insert(ino) {
+            self.send(Notice::Content(ino));
+        }
+    }
+
+    fn send(&self, notice: Notice) -> bool {
+        self.queue.lock().as_ref().is_some_and(|queue| queue.send(notice).is_ok())
     }
 
     /// Waits until all is told.

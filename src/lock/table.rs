@@ -15,7 +15,7 @@ mod fence;
 mod guard;
 mod revoke;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -89,6 +89,8 @@ struct Inner {
     parked: BTreeMap<OpId, Parked>,
     /// The fences of the operations that have begun and not ended.
     fences: BTreeMap<OpId, Arc<Fence>>,
+    /// Sessions that are granted nothing any more.
+    closed: BTreeSet<SessionId>,
     /// Empty between two calls; kept for its capacity.
     commands: Vec<Command>,
     counters: Counters,
@@ -169,6 +171,23 @@ impl LockTable {
     /// made sure that the session can change nothing any more and does not ask again.
     pub fn drop_session(&self, session: SessionId) {
         self.shared.apply(Event::DropSession { session });
+    }
+
+    /// Grants a session nothing any more: ends its waits with [`LockError::Closed`], and its later requests too. What it
+    /// holds stays held until its guards are dropped.
+    pub fn close_session(&self, session: SessionId) {
+        let now = self.shared.now();
+        let mut inner = self.shared.inner.lock();
+        inner.closed.insert(session);
+        let waiting =
+            inner.parked.iter().filter(|(op, parked)| op.session == session && parked.outcome.is_none());
+        for op in waiting.map(|(op, _)| *op).collect::<Vec<_>>() {
+            inner.apply(Event::Release { op }, now, None);
+            if let Some(parked) = inner.parked.get_mut(&op) {
+                parked.outcome = Some(Outcome::Closed);
+                parked.wake.notify_one();
+            }
+        }
     }
 
     /// Grants nothing any more: ends every wait with [`LockError::Closed`], and every later request too. What is held
@@ -269,6 +288,9 @@ impl Inner {
         self.last_number += 1;
         let Request { session, set, operation } = request;
         let op = OpId { session, number: self.last_number };
+        if self.closed.contains(&session) {
+            return (op, Some(Outcome::Closed));
+        }
         self.fences.insert(op, Arc::new(Fence::new()));
         let outcome = self.apply(Event::Acquire { op, set, operation, deadline }, now, Some(op));
         (op, outcome)

@@ -11,7 +11,8 @@
 //! 4. No byte is shown that was not written, whatever crashes when: [`ops::write`].
 //! 5. A listing shows what is there throughout exactly once: [`ops::readdir`].
 //! 6. A session that was declared dead changes nothing more, whatever it was doing: [`gate`].
-//! 7. Access control lists, whose masks and defaults are the server's part: [`acl`].
+//! 7. Several mounts of one process change one tree, and each sees at once what the others changed: [`peers`].
+//! 8. Access control lists, whose masks and defaults are the server's part: [`acl`].
 
 pub mod acl;
 mod collect;
@@ -20,12 +21,16 @@ mod gate;
 mod inodes;
 mod numbers;
 pub mod ops;
+mod peers;
 mod resolve;
 mod session;
 mod subtree;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::ambient;
 use crate::content::BackingFiles;
@@ -35,11 +40,13 @@ use crate::store::{Commit, NodeRef, Store};
 
 pub use collect::Collector;
 pub use error::{NamespaceError, Result};
+pub use peers::Watcher;
 pub use session::{Fenced, SessionInfo};
 
 use gate::Gate;
 use inodes::InodeTable;
 use numbers::InodeNumbers;
+use peers::Peers;
 
 /// On whose behalf an operation runs. Permissions are checked by the kernel; this is for ownership and for what the
 /// server decides itself.
@@ -95,7 +102,7 @@ const RETRY_TIME_MAX: Duration = Duration::from_secs(30);
 const PAUSE_FIRST: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
-/// A mounted tree.
+/// A mounted tree. The mounts of one process have a namespace each, and share what is behind an `Arc`.
 pub struct Namespace {
     store: Arc<dyn Store>,
     backing: BackingFiles,
@@ -104,10 +111,13 @@ pub struct Namespace {
     gate: Arc<Gate>,
     volume: Volume,
     settings: Settings,
-    inodes: InodeTable,
     numbers: InodeNumbers,
-    splits: ops::readdir::Splits,
-    collector: Collector,
+    inodes: Arc<InodeTable>,
+    splits: Arc<ops::readdir::Splits>,
+    collector: Arc<Collector>,
+    peers: Arc<Peers>,
+    /// How often this mount has each file open.
+    opens: Mutex<HashMap<Ino, u64>>,
 }
 
 /// An inode and its attributes.
@@ -139,10 +149,14 @@ impl Namespace {
         &self.volume
     }
 
-    /// Every change that an operation makes goes through here.
+    /// Every change that an operation makes goes through here: when this returns, the other mounts of the process know.
     fn commit(&self, commit: &Commit) -> Result<Version> {
-        let _pass = self.gate.enter()?;
-        Ok(self.store.commit(commit)?)
+        let version = {
+            let _pass = self.gate.enter()?;
+            self.store.commit(commit)?
+        };
+        self.peers.tell(self.session, &commit.writes);
+        Ok(version)
     }
 
     fn now(&self) -> Timestamp {

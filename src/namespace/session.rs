@@ -3,21 +3,28 @@
 //! An embedded store has one owner process, proved by the lock on its owner file. So a session that is found when a mount
 //! begins is dead: its locks died with its process, and what it left is collected before the tree is served.
 //!
+//! A process may mount the store several times. The mounts have a session each and share everything else, so a file that
+//! was unlinked through one stays while another has it open. A session that ends before the others leaves the files that
+//! wait for their last close to one of them; the last one closes what they shared.
+//!
 //! What is hard: a session may be declared dead while its mount is still served ([`Namespace::fence`]). First it is made
 //! unable to change anything, then its locks go to others, and only then is it recovered.
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::collect::Collector;
 use super::gate::Gate;
 use super::inodes::InodeTable;
 use super::numbers::InodeNumbers;
+use super::peers::{Peers, Watcher};
 use super::{Namespace, NamespaceError, Result, Settings};
 use crate::ambient;
 use crate::content::BackingFiles;
-use crate::document::{Document, Key, Kind, Session, SessionId, SessionState, Volume};
+use crate::document::{Document, Key, Kind, Orphan, Session, SessionId, SessionState, Version, Volume};
 use crate::lock::{Broken, LockTable};
-use crate::store::{Commit, Range, Scan, Start, Store, StoreError, for_each};
+use crate::store::{Commit, Range, Reader, Store, StoreError, for_each};
 
 /// What a session says of itself.
 #[derive(Clone, Debug)]
@@ -57,28 +64,14 @@ impl Namespace {
         settings: Settings,
         info: SessionInfo,
     ) -> Result<Self> {
-        let volume = begin_epoch(&*store)?;
-        let session = SessionId(ambient::random_u64());
         let collector = Collector::start(Arc::clone(&store), backing.clone())?;
         let dead = dead_sessions(&*store)?;
         if !dead.is_empty() {
             recover(&*store, &collector, &dead)?;
         }
-        let document = Session {
-            id: session,
-            host: info.host,
-            boot_id: info.boot_id,
-            pid: info.pid,
-            mount_point: info.mount_point,
-            started: ambient::wall_clock().into(),
-            lease_ms: LEASE_MS,
-            heartbeat: 0,
-            epoch: volume.epoch,
-            intents: 0,
-            operations_below: 0,
-            state: SessionState::Live,
-        };
-        store.commit(&Commit::new().put(Key::Session(session), Document::Session(document)))?;
+        let (session, volume) = begin_session(&*store, info)?;
+        let peers = Peers::default();
+        peers.live().push(session);
         let gate = Arc::<Gate>::default();
         Ok(Self {
             numbers: InodeNumbers::new(Arc::clone(&store), Arc::clone(&gate)),
@@ -89,21 +82,76 @@ impl Namespace {
             gate,
             volume,
             settings,
-            inodes: InodeTable::new(),
-            splits: super::ops::readdir::Splits::default(),
-            collector,
+            inodes: Arc::new(InodeTable::new()),
+            splits: Arc::default(),
+            collector: Arc::new(collector),
+            peers: Arc::new(peers),
+            opens: Mutex::default(),
         })
     }
 
-    /// Ends the session: nobody waits for a lock any more, what is to be removed is removed, and the session's document
-    /// goes last. Files that are still open and have no name are collected by the next mount.
+    /// Begins a further session of this process on the same store.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn beside(&self, info: SessionInfo) -> Result<Self> {
+        let mut live = self.peers.live();
+        let (session, volume) = begin_session(&*self.store, info)?;
+        live.push(session);
+        drop(live);
+        let gate = Arc::<Gate>::default();
+        Ok(Self {
+            numbers: InodeNumbers::new(Arc::clone(&self.store), Arc::clone(&gate)),
+            store: Arc::clone(&self.store),
+            backing: self.backing.clone(),
+            locks: self.locks.clone(),
+            session,
+            gate,
+            volume,
+            settings: self.settings,
+            inodes: Arc::clone(&self.inodes),
+            splits: Arc::clone(&self.splits),
+            collector: Arc::clone(&self.collector),
+            peers: Arc::clone(&self.peers),
+            opens: Mutex::default(),
+        })
+    }
+
+    /// From here on every change through one of the sessions is told to the others before it is acknowledged. Called once,
+    /// when all sessions of the process have begun and none has been asked for anything.
+    pub fn watch(&self, watchers: Vec<(SessionId, Arc<dyn Watcher>)>) {
+        self.peers.watch(watchers);
+    }
+
+    /// The documents of this instant, and the sessions of this process that lived then.
+    pub fn snapshot(&self) -> (Box<dyn Reader + '_>, Vec<SessionId>) {
+        let live = self.peers.live();
+        (self.store.snapshot(), live.clone())
+    }
+
+    /// Ends the session: nobody waits for a lock any more, and the session's document goes last.
+    ///
+    /// The last session of the process also finishes what is to be removed. Files that are still open then and have no
+    /// name are collected by the next mount.
     ///
     /// # Errors
     /// When the store fails; the next mount then recovers.
     pub fn end(&self) -> Result<()> {
-        self.locks.close();
-        self.collector.finish();
-        if self.has_orphans()? {
+        self.locks.close_session(self.session);
+        let mut live = self.peers.live();
+        live.retain(|session| *session != self.session);
+        let left = match live.first() {
+            Some(heir) => {
+                self.close_all();
+                self.hand_over(*heir)?;
+                false
+            }
+            None => {
+                self.collector.finish();
+                !orphans(&*self.store)?.is_empty()
+            }
+        };
+        if left {
             // The document stays behind and tells the next mount to collect.
             log::warn!("files without a name were open to the end; the next mount collects them");
         } else {
@@ -156,16 +204,83 @@ impl Namespace {
         })
     }
 
-    /// Whether there are files without a name: open, or about to be collected.
+    /// Whether there are files without a name that this session has unlinked: open, or about to be collected.
     fn has_orphans(&self) -> Result<bool> {
-        let scan = Scan { range: Range::All(Kind::Orphan), start: Start::First, limit: 1 };
-        Ok(!self.store.scan(&scan)?.is_empty())
+        let own = |left: &Option<Orphan>| left.is_none_or(|orphan| orphan.session == self.session);
+        Ok(orphans(&*self.store)?.iter().any(|(_, _, left)| own(left)))
+    }
+
+    /// Closes what a connection that was cut off has left open.
+    fn close_all(&self) {
+        let opens = self.opens.lock().clone();
+        for (ino, times) in opens {
+            for _ in 0..times {
+                if let Err(error) = self.close_file(ino) {
+                    log::error!("closing inode {ino}: {error}; the next mount collects it");
+                }
+            }
+        }
+    }
+
+    /// Leaves the files without a name that this session has unlinked to another one.
+    fn hand_over(&self, heir: SessionId) -> Result<()> {
+        for (key, version, left) in orphans(&*self.store)? {
+            if left.is_none_or(|orphan| orphan.session != self.session) {
+                continue;
+            }
+            let orphan = Document::Orphan(Orphan { session: heir });
+            let commit = Commit::new().at(key.clone(), version).put(key, orphan);
+            match self.store.commit(&commit).map_err(NamespaceError::from) {
+                // Somebody has closed it for the last time meanwhile, and it is gone.
+                Ok(_) | Err(NamespaceError::Conflict(_)) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(())
     }
 
     /// How many inodes are open or at work on.
     pub fn open_inodes(&self) -> usize {
         self.inodes.open_count()
     }
+}
+
+/// Writes the document of a new session, and the epoch that it begins.
+fn begin_session(store: &dyn Store, info: SessionInfo) -> Result<(SessionId, Volume)> {
+    let volume = begin_epoch(store)?;
+    let session = SessionId(ambient::random_u64());
+    let document = Session {
+        id: session,
+        host: info.host,
+        boot_id: info.boot_id,
+        pid: info.pid,
+        mount_point: info.mount_point,
+        started: ambient::wall_clock().into(),
+        lease_ms: LEASE_MS,
+        heartbeat: 0,
+        epoch: volume.epoch,
+        intents: 0,
+        operations_below: 0,
+        state: SessionState::Live,
+    };
+    store.commit(&Commit::new().put(Key::Session(session), Document::Session(document)))?;
+    Ok((session, volume))
+}
+
+/// What is to be collected, with its version; without the document where that cannot be read.
+fn orphans(store: &dyn Store) -> Result<Vec<(Key, Version, Option<Orphan>)>> {
+    let mut found = Vec::new();
+    for_each::<_, StoreError>(store, Range::All(Kind::Orphan), |key, stored| {
+        found.push(match stored {
+            Ok(stored) => match &*stored.document {
+                Document::Orphan(orphan) => (key, stored.version, Some(*orphan)),
+                _ => (key, stored.version, None),
+            },
+            Err(_) => (key, Version(0), None),
+        });
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 fn begin_epoch(store: &dyn Store) -> Result<Volume> {

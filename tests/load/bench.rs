@@ -7,6 +7,8 @@
 #![allow(clippy::disallowed_methods)] // A program outside of the library: it may have a clock of its own.
 
 mod common;
+#[path = "bench/disjoint.rs"]
+mod disjoint;
 #[path = "bench/options.rs"]
 mod options;
 #[path = "bench/phases.rs"]
@@ -48,6 +50,9 @@ fn run() -> Res<ExitCode> {
     }
     if options.subtree {
         failures.extend(subtree::run(&options)?);
+    }
+    if options.disjoint {
+        failures.extend(disjoint::run(&options)?);
     }
     for failure in &failures {
         eprintln!("bench: FAILED: {failure}");

@@ -100,9 +100,9 @@ impl Subject {
 
     /// The judgement of the volume under the mount.
     pub(crate) fn check(&self) -> Report {
-        let snapshot = self.store.snapshot();
         let namespace = self.namespace();
-        let mode = Mode::Online { session: namespace.session() };
+        let (snapshot, sessions) = namespace.snapshot();
+        let mode = Mode::Online { sessions: &sessions };
         let backing: Option<&dyn check::BackingList> = Some(namespace.backing());
         let inputs = Inputs { documents: &*snapshot, live: Some(&*self.store), backing, mode };
         check::run(&inputs, &mut |_| {}).expect("a check")

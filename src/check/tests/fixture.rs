@@ -57,7 +57,7 @@ pub(super) struct Sample {
     /// A key space with a key that does not decode at its end.
     pub(super) torn: Option<Kind>,
     pub(super) backing: BTreeMap<u64, BackingFile>,
-    pub(super) mode: Mode,
+    pub(super) mode: Mode<'static>,
 }
 
 pub(super) fn ino(number: u64) -> Ino {
@@ -177,7 +177,7 @@ impl Sample {
     /// As it is under a mount.
     pub(super) fn online() -> Self {
         let mut volume = Self::offline();
-        volume.mode = Mode::Online { session: SESSION };
+        volume.mode = Mode::Online { sessions: &[SESSION] };
         volume.put(Key::Session(SESSION), session(SESSION, SessionState::Live));
         let open_file = Node { nlink: 0, ..regular(ContentPlace::Empty, 0, 0) };
         let open_directory = Node { nlink: 0, ..directory(40, "gone", 0, 0) };

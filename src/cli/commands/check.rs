@@ -40,7 +40,7 @@ fn online(mount_point: &Path) -> Result<Value, Failure> {
 }
 
 fn offline(store: &Path) -> Result<Value, Failure> {
-    let volume = OpenVolume::open(store, None, Tuning::default())?;
+    let volume = OpenVolume::open(store, &[], Tuning::default())?;
     let waiting = spinner("checking".to_owned());
     let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
     let inputs =

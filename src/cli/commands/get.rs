@@ -37,7 +37,7 @@ pub(in crate::cli) fn run(arguments: &Get) -> Result<ExitCode, Failure> {
 }
 
 fn from_store(store: &Path, key: &Key) -> Result<Option<serde_json::Value>, Failure> {
-    let volume = OpenVolume::open(store, None, Tuning::default())?;
+    let volume = OpenVolume::open(store, &[], Tuning::default())?;
     let found = volume.store.get(key).map(|stored| stored.map(|stored| document_json(key, &stored)));
     volume.close()?;
     Ok(found?)

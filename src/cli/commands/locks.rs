@@ -48,7 +48,9 @@ fn look(arguments: &Locks, target: &Target) -> Result<String, Failure> {
     let documents: Vec<LockDocument> = serde_json::from_str(&text)?;
     if documents.is_empty() {
         return Ok(match strategy(target)?.as_deref() {
-            Some("version") => "no lock is held: the volume was formatted with --locking version and has none\n",
+            Some("version") => {
+                "no lock is held: the volume was formatted with --locking version and has none\n"
+            }
             _ => "no lock is held\n",
         }
         .to_owned());

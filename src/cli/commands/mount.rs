@@ -18,9 +18,11 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
     let resolved = Resolved::from_texts(&options, root)?;
     if resolved.remount {
         // What mount(8) does for `mount -o remount,ro`: the daemon goes on, the kernel changes its flags.
-        let mount_point = arguments.mount_point.canonicalize()?;
-        attach::remount(&mount_point, &resolved.kernel_options)
-            .map_err(|error| format!("{}: {error}", mount_point.display()))?;
+        for mount_point in &arguments.mount_points {
+            let mount_point = mount_point.canonicalize()?;
+            attach::remount(&mount_point, &resolved.kernel_options)
+                .map_err(|error| format!("{}: {error}", mount_point.display()))?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     if !arguments.foreground && !arguments.daemon {
@@ -42,7 +44,7 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
     let request = MountRequest {
         store: arguments.store.to_string_lossy().into_owned(),
         store_path: std::path::absolute(&store)?,
-        mount_point: arguments.mount_point.clone(),
+        mount_points: arguments.mount_points.clone(),
         kernel_options: resolved.kernel_options,
         acl: resolved.acl,
         locking: resolved.locking,
@@ -52,7 +54,9 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         log: log.map(|path| path.display().to_string()),
     };
     let mounted = mount::mount(&request).inspect_err(|error| log::error!("{error}"))?;
-    log::info!("{} is mounted at {}", request.store, request.mount_point.display());
+    for mount_point in &request.mount_points {
+        log::info!("{} is mounted at {}", request.store, mount_point.display());
+    }
     if arguments.daemon {
         daemon::ready()?;
     }

@@ -59,7 +59,7 @@ pub(super) fn all(target: &Target) -> Result<Vec<Seen>, Failure> {
         }
         Target::Store(store) => {
             // Nobody has it open, so what is found ended without saying so.
-            let volume = OpenVolume::open(store, None, Tuning::default())?;
+            let volume = OpenVolume::open(store, &[], Tuning::default())?;
             let read = for_each::<_, StoreError>(&*volume.store, Range::All(Kind::Session), |_, stored| {
                 if let Document::Session(session) = &*stored?.document {
                     sessions.push(Seen { session: session.clone(), live: false, operations: Vec::new() });

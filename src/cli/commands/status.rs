@@ -19,7 +19,7 @@ pub(in crate::cli) fn run(arguments: &Status) -> Result<ExitCode, Failure> {
             serde_json::from_str(&text)?
         }
         Target::Store(store) => {
-            let volume = OpenVolume::open(&store, None, Tuning::default())?;
+            let volume = OpenVolume::open(&store, &[], Tuning::default())?;
             let status = json!({
                 "store": store.display().to_string(),
                 "mount_point": null,

@@ -30,8 +30,8 @@ pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
         ),
         _ => format!("{}: {error}", mount_point.display()),
     })?;
-    if let Some(pid) = daemon.filter(|_| !arguments.lazy) {
-        wait_for_end(pid)?;
+    if let Some(status) = daemon.filter(|_| !arguments.lazy) {
+        wait_for_end(&status)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -49,9 +49,9 @@ fn mount_point(path: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-fn daemon_of(mount_point: &Path) -> Option<u32> {
+fn daemon_of(mount_point: &Path) -> Option<Status> {
     let text = read_control(mount_point, "status").ok()??;
-    serde_json::from_str::<Status>(&text).ok().map(|status| status.pid)
+    serde_json::from_str(&text).ok()
 }
 
 /// A process that has ended and whose parent has not asked for it yet runs no more.
@@ -60,11 +60,20 @@ fn is_running(process: &Path) -> bool {
     state.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
-fn wait_for_end(pid: u32) -> Result<(), Failure> {
+/// Whether the session has ended while its daemon goes on with another mount, which says so.
+fn has_left(status: &Status) -> bool {
+    let session = format!("sessions/{}", status.session);
+    let others = status.mount_points.iter().filter(|path| **path != status.mount_point).map(Path::new);
+    let mut others = others.filter(|path| mounts::is_ours(path));
+    others.any(|path| matches!(read_control(path, &session), Ok(None)))
+}
+
+fn wait_for_end(status: &Status) -> Result<(), Failure> {
+    let pid = status.pid;
     let process = PathBuf::from(format!("/proc/{pid}"));
     let begun = ambient::monotonic();
     let waiting = spinner("closing the store".to_owned());
-    while is_running(&process) {
+    while is_running(&process) && !has_left(status) {
         if begun.elapsed() > CLOSE_WAIT {
             return Err(format!("unmounted, but process {pid} still closes the store").into());
         }

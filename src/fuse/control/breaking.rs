@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use fuser::{Errno, FileHandle, ReplyWrite};
 use serde::{Deserialize, Serialize};
@@ -120,9 +120,9 @@ fn run(shared: &Shared, request: &BreakRequest, by: &Arc<str>) -> Result<BreakRe
     match parse(&request.target)? {
         Target::Lock(id) => break_lock(shared, &id, request, by),
         Target::Session(id) => {
-            let session = document(shared, id)?.filter(|_| served(shared, id).is_some());
+            let session = document(shared, id)?.filter(|_| served(shared, id, |_| ()).is_some());
             let session = session.ok_or_else(|| {
-                let target = &shared.control.facts().mount_point;
+                let target = shared.control.facts().mount_point.display();
                 Refusal::NotThere(format!("no session {id}; `lockwood sessions {target}` lists them"))
             })?;
             if !request.force && is_live(shared, id) {
@@ -149,7 +149,7 @@ fn break_lock(
 ) -> Result<BreakReport, Refusal> {
     let locks = shared.namespace.locks();
     let not_there = || {
-        let (target, encoded) = (&shared.control.facts().mount_point, id.encoded());
+        let (target, encoded) = (shared.control.facts().mount_point.display(), id.encoded());
         Refusal::NotThere(format!("no lock {encoded} ({id}); `lockwood locks {target}` lists them"))
     };
     let lock = locks.document(id).ok_or_else(not_there)?;
@@ -180,8 +180,9 @@ fn fence(
 ) -> Result<BreakReport, Refusal> {
     let mut done = BreakReport { operations: Vec::new(), sessions: Vec::new() };
     for id in sessions {
-        let (Some(namespace), Some(session)) = (served(shared, id), document(shared, id)?) else { continue };
-        let fenced = namespace.fence(by)?;
+        let Some(session) = document(shared, id)? else { continue };
+        let Some(fenced) = served(shared, id, |namespace| namespace.fence(by)) else { continue };
+        let fenced = fenced?;
         done.operations.extend(fenced.broken);
         done.sessions.push(FencedSession {
             session: id,
@@ -193,14 +194,15 @@ fn fence(
     Ok(done)
 }
 
-/// The tree that a session serves in this process.
-fn served(shared: &Shared, id: SessionId) -> Option<&Namespace> {
-    Some(&shared.namespace).filter(|namespace| namespace.session() == id)
+/// Asks the tree that a session serves in this process, at whichever of its mount points.
+fn served<T>(shared: &Shared, id: SessionId, ask: impl FnOnce(&Namespace) -> T) -> Option<T> {
+    let mut all = shared.mounts.get()?.iter().filter_map(Weak::upgrade);
+    all.find(|mount| mount.namespace.session() == id).map(|mount| ask(&mount.namespace))
 }
 
 /// Whether a session is at work: its mount is served, and nobody has fenced it.
 pub(super) fn is_live(shared: &Shared, id: SessionId) -> bool {
-    served(shared, id).is_some_and(|namespace| !namespace.is_fenced())
+    served(shared, id, |namespace| !namespace.is_fenced()).unwrap_or(false)
 }
 
 fn document(shared: &Shared, id: SessionId) -> Result<Option<Session>, NamespaceError> {

@@ -24,6 +24,7 @@ mod texts;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
@@ -58,7 +59,9 @@ pub struct MountFacts {
     /// The store, as it was given.
     pub store: String,
     /// Where it is mounted.
-    pub mount_point: String,
+    pub mount_point: PathBuf,
+    /// Where this process mounted the store, this place included.
+    pub mount_points: Vec<PathBuf>,
     /// Where the daemon logs to, if that is a file.
     pub log: Option<String>,
     /// When it was mounted.

@@ -1,5 +1,6 @@
 //! What the control files show.
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
@@ -8,10 +9,10 @@ use serde_json::{Value, json};
 use super::super::adapter::Shared;
 use super::breaking;
 use super::nodes::ControlNode;
-use crate::check;
 use crate::document::{Document, Key, Session, SessionId, Stored};
 use crate::lock::{OperationDocument, Timestamp};
 use crate::namespace::Result;
+use crate::{check, mounts};
 
 /// The text of a control file; none if what it shows is gone.
 ///
@@ -81,6 +82,9 @@ pub struct Status {
     pub store: String,
     /// Where it is mounted.
     pub mount_point: String,
+    /// Where that process has it mounted, this place included.
+    #[serde(default)]
+    pub mount_points: Vec<String>,
     /// The daemon's process.
     pub pid: u32,
     /// The session of this mount.
@@ -95,6 +99,9 @@ pub struct Status {
     pub log: Option<String>,
     /// Requests of the kernel served.
     pub requests: u64,
+    /// Changes through other mounts of the process that this mount's kernel was told of.
+    #[serde(default)]
+    pub notices: u64,
     /// Inodes that are open.
     pub open_inodes: u64,
     /// Room for more, in bytes.
@@ -109,10 +116,12 @@ fn status(shared: &Shared) -> Result<Status> {
     let (namespace, facts) = (&shared.namespace, shared.control.facts());
     let space = namespace.space()?;
     let volume = namespace.volume();
+    let text = |path: &PathBuf| path.to_string_lossy().into_owned();
     Ok(Status {
         lockwood: env!("CARGO_PKG_VERSION").to_owned(),
         store: facts.store.clone(),
-        mount_point: facts.mount_point.clone(),
+        mount_point: text(&facts.mount_point),
+        mount_points: facts.mount_points.iter().filter(|path| mounts::is_ours(path)).map(text).collect(),
         pid: std::process::id(),
         session: namespace.session().to_string(),
         volume: volume.id.clone(),
@@ -120,6 +129,7 @@ fn status(shared: &Shared) -> Result<Status> {
         mounted: Timestamp::before(facts.since, std::time::Duration::ZERO),
         log: facts.log.clone(),
         requests: shared.requests.load(Relaxed),
+        notices: shared.cache.told(),
         open_inodes: namespace.open_inodes() as u64,
         free_bytes: space.blocks_available.saturating_mul(space.block_size),
         locks: json!(namespace.locks().counters()),
@@ -129,12 +139,12 @@ fn status(shared: &Shared) -> Result<Status> {
 
 fn check(shared: &Shared) -> Result<check::Report> {
     let namespace = &shared.namespace;
-    let snapshot = namespace.store().snapshot();
+    let (snapshot, sessions) = namespace.snapshot();
     let inputs = check::Inputs {
         documents: &*snapshot,
         live: Some(namespace.store()),
         backing: Some(namespace.backing()),
-        mode: check::Mode::Online { session: namespace.session() },
+        mode: check::Mode::Online { sessions: &sessions },
     };
     Ok(check::run(&inputs, &mut |_| {})?)
 }

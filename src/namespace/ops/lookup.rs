@@ -63,8 +63,10 @@ impl Namespace {
         Ok(space)
     }
 
-    /// The kernel knows the inode no longer.
+    /// The kernel knows the inode no longer, as far as this mount goes.
     pub fn forget(&self, ino: Ino) {
-        self.inodes.forget(ino);
+        if self.inodes.dead(ino).is_some() && !self.peers.others_know(self.session, ino) {
+            self.inodes.forget(ino);
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Opening and closing regular files.
 
+use std::collections::hash_map::Entry;
+
 use crate::document::{Ino, Key};
 use crate::namespace::collect::{delete_inode, has_backing};
 use crate::namespace::{Found, Namespace, NamespaceError, Result};
@@ -17,6 +19,7 @@ impl Namespace {
         let mut life = pin.life.lock();
         self.live_node(ino)?;
         life.opens += 1;
+        self.count_open(ino);
         Ok(())
     }
 
@@ -29,10 +32,25 @@ impl Namespace {
         // Opened before it has a name: whoever unlinks it at once finds it open.
         let pin = self.inodes.pin(ino);
         pin.life.lock().opens += 1;
-        self.make_as(ino, make).inspect_err(|_| pin.life.lock().opens -= 1)
+        let made = self.make_as(ino, make).inspect_err(|_| pin.life.lock().opens -= 1)?;
+        self.count_open(ino);
+        Ok(made)
     }
 
-    /// Closes a file. The last close of a file without names removes it.
+    fn count_open(&self, ino: Ino) {
+        *self.opens.lock().entry(ino).or_default() += 1;
+    }
+
+    fn count_close(&self, ino: Ino) {
+        if let Entry::Occupied(mut open) = self.opens.lock().entry(ino) {
+            *open.get_mut() -= 1;
+            if *open.get() == 0 {
+                open.remove();
+            }
+        }
+    }
+
+    /// Closes a file. The last close of a file without names, through whichever mount, removes it.
     ///
     /// # Errors
     /// When the store fails; the next mount then collects what is left.
@@ -40,6 +58,7 @@ impl Namespace {
         let pin = self.inodes.pin(ino);
         let mut life = pin.life.lock();
         life.opens = life.opens.checked_sub(1).ok_or(NamespaceError::Invalid("the file is not open"))?;
+        self.count_close(ino);
         if life.opens > 0 || !life.orphaned {
             return Ok(());
         }

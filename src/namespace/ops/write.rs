@@ -57,13 +57,26 @@ impl Namespace {
     /// # Errors
     /// `TooLarge`; no space; `NotFound`.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], drop_privileges: bool) -> Result<Privileges> {
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_SIZE);
-        let end = end.ok_or(NamespaceError::TooLarge)?;
+        self.write_at(ino, Some(offset), data, drop_privileges)
+    }
+
+    /// Writes all of `data` at the end of the file, wherever that is by now.
+    ///
+    /// # Errors
+    /// As [`Namespace::write`].
+    pub fn append(&self, ino: Ino, data: &[u8], drop_privileges: bool) -> Result<Privileges> {
+        self.write_at(ino, None, data, drop_privileges)
+    }
+
+    fn write_at(&self, ino: Ino, at: Option<u64>, data: &[u8], drop_privileges: bool) -> Result<Privileges> {
         let pin = self.inodes.pin(ino);
         let mut io = pin.io.write();
         self.retry(|| {
             let (_, node) = self.live_node(ino)?;
             let regular = regular(&node)?;
+            let offset = at.unwrap_or(regular.size);
+            let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_SIZE);
+            let end = end.ok_or(NamespaceError::TooLarge)?;
             if data.is_empty() {
                 return Ok(Privileges::Kept);
             }

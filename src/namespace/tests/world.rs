@@ -130,8 +130,8 @@ impl World {
     }
 
     pub(super) fn check(&self) -> Report {
-        let snapshot = self.store.snapshot();
-        let mode = Mode::Online { session: self.session() };
+        let (snapshot, sessions) = self.snapshot();
+        let mode = Mode::Online { sessions: &sessions };
         let inputs =
             Inputs { documents: &*snapshot, live: Some(&*self.store), backing: Some(self.backing()), mode };
         check::run(&inputs, &mut |_| {}).unwrap()

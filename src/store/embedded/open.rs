@@ -1,6 +1,6 @@
 //! Opening a volume in an embedded store: ownership first, then the journal, then the documents.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::layout::{self, Layout, LayoutError};
@@ -40,13 +40,13 @@ pub struct OpenVolume {
 }
 
 impl OpenVolume {
-    /// Opens the volume at `root`, to be mounted there or for a command.
+    /// Opens the volume at `root`, to be mounted at these places or, without any, for a command.
     ///
     /// # Errors
     /// [`OpenError`] says what to do.
-    pub fn open(root: &Path, mount_point: Option<&Path>, tuning: Tuning) -> Result<Self, OpenError> {
+    pub fn open(root: &Path, mount_points: &[PathBuf], tuning: Tuning) -> Result<Self, OpenError> {
         let layout = Layout::existing(root)?;
-        let ownership = Ownership::acquire(&layout, mount_point.unwrap_or(Path::new("")))?;
+        let ownership = Ownership::acquire(&layout, mount_points)?;
         let failed = |source| OpenError::Store { path: root.display().to_string(), source };
         let unclean = ownership.unclean_boot_id();
         if unclean.is_some() {
@@ -75,6 +75,14 @@ impl OpenVolume {
             self.store.start_flush()?;
         }
         self.ownership.recovered().map_err(|e| StoreError::io("the owner file", e))
+    }
+
+    /// The volume is mounted at `mount_point` no longer, and still is elsewhere.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn unmounted(&mut self, mount_point: &Path) -> Result<(), StoreError> {
+        self.ownership.unmounted(mount_point).map_err(|e| StoreError::io("the owner file", e))
     }
 
     /// Closes the volume and gives it up. If closing fails the store is left as after a crash.

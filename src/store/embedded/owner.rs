@@ -27,6 +27,11 @@ use crate::{ambient, mounts};
 const CLOSING_WAIT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// A path as URL-encoded text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct PathText(#[serde(with = "text::bytes")] Arc<[u8]>);
+
 /// What the owner file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
@@ -34,9 +39,9 @@ pub struct Owner {
     pub pid: u32,
     /// The boot that the pid belongs to.
     pub boot_id: String,
-    /// Where it mounts the store; empty for a command.
-    #[serde(with = "text::bytes")]
-    pub mount_point: Arc<[u8]>,
+    /// Where it has the store mounted; nowhere for a command.
+    #[serde(default)]
+    mount_points: Vec<PathText>,
     /// The boot of an owner before that died, until the store is recovered from it.
     #[serde(default)]
     pub unclean_boot_id: Option<String>,
@@ -44,8 +49,8 @@ pub struct Owner {
 
 impl Owner {
     /// Where the store is mounted, if it is.
-    pub fn mount_point(&self) -> Option<PathBuf> {
-        (!self.mount_point.is_empty()).then(|| OsStr::from_bytes(&self.mount_point).into())
+    pub fn mount_points(&self) -> impl Iterator<Item = PathBuf> {
+        self.mount_points.iter().map(|path| OsStr::from_bytes(&path.0).into())
     }
 }
 
@@ -71,7 +76,8 @@ pub enum OwnerError {
 }
 
 fn mounted_at(owner: &Owner) -> String {
-    owner.mount_point().map_or_else(String::new, |path| format!(", mounted at {}", path.display()))
+    let points: Vec<String> = owner.mount_points().map(|path| path.display().to_string()).collect();
+    if points.is_empty() { String::new() } else { format!(", mounted at {}", points.join(", ")) }
 }
 
 /// The right to open the store; given up when dropped or when the process ends.
@@ -85,8 +91,8 @@ impl Ownership {
     /// Takes the store, waiting for an owner that is only closing it.
     ///
     /// # Errors
-    /// [`OwnerError::InUse`] names the process and its mount point.
-    pub fn acquire(layout: &Layout, mount_point: &Path) -> Result<Self, OwnerError> {
+    /// [`OwnerError::InUse`] names the process and its mount points.
+    pub fn acquire(layout: &Layout, mount_points: &[PathBuf]) -> Result<Self, OwnerError> {
         let path = layout.owner();
         let io = |source| OwnerError::Io { path: path.clone(), source };
         let mut file = OpenOptions::new()
@@ -117,7 +123,10 @@ impl Ownership {
         let owner = Owner {
             pid: std::process::id(),
             boot_id: boot_id(),
-            mount_point: mount_point.as_os_str().as_bytes().into(),
+            mount_points: mount_points
+                .iter()
+                .map(|path| PathText(path.as_os_str().as_bytes().into()))
+                .collect(),
             unclean_boot_id,
         };
         write_owner(&mut file, Some(&owner)).map_err(io)?;
@@ -135,6 +144,18 @@ impl Ownership {
     /// The operating system's.
     pub fn recovered(&mut self) -> io::Result<()> {
         self.owner.unclean_boot_id = None;
+        write_owner(&mut self.file, Some(&self.owner))
+    }
+
+    /// The store is mounted at `mount_point` no longer.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn unmounted(&mut self, mount_point: &Path) -> io::Result<()> {
+        if self.owner.mount_points.len() == 1 {
+            return Ok(()); // The store is about to be given up, and until then the mount table tells.
+        }
+        self.owner.mount_points.retain(|path| *path.0 != *mount_point.as_os_str().as_bytes());
         write_owner(&mut self.file, Some(&self.owner))
     }
 
@@ -172,16 +193,19 @@ fn write_owner(file: &mut File, owner: Option<&Owner>) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Whether the owner is a mount whose mount point the kernel has let go already, or is about to say who it is.
+/// Whether the owner is a mount whose mount points the kernel has let go already, or is about to say who it is.
 fn closing(owner: &Owner) -> bool {
     if owner.pid == 0 {
         return true; // Has just taken the lock, or has just cleared the file: either is over soon.
     }
-    let Some(mount_point) = owner.mount_point() else {
-        return true; // A command, which ends by itself.
-    };
+    if owner.mount_points.is_empty() {
+        return true; // A command, which ends by itself; or a mount that has let go of its last mount point.
+    }
     match fs::read(format!("/proc/{}/mountinfo", owner.pid)) {
-        Ok(table) => !mounts::parse(&table).iter().any(|m| m.mount_point == mount_point),
+        Ok(table) => {
+            let table = mounts::parse(&table);
+            !owner.mount_points().any(|path| table.iter().any(|m| m.mount_point == path))
+        }
         Err(_) => true, // Gone or going.
     }
 }

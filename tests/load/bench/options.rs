@@ -10,14 +10,16 @@ bench: measures mounted filesystems beside each other (scripts/bench mounts them
 
   --targets NAME=DIR,...   directories to measure; ratios are of the first to the second
   --phases NAME,...        create stat stat-cold unlink rename rename-across mkdir rename-dir write read readdir,
-                           and subtree; default: all but stat-cold and subtree
+                           subtree and disjoint; default: all but stat-cold, subtree and disjoint
+  --mounts DIR,...         mounts of one store for `disjoint`: a thread each, against all threads in the first
   --threads N              threads, each in directories of its own (default 2)
   --files N                files a thread and phase (default 2000)
   --rounds N               rounds that count (default 5)
   --warm-up N              rounds before, that do not (default 1)
   --subtree-files N        files below the directory of `subtree` (default 100000)
   --reps N                 renames of each kind in `subtree` (default 51)
-  --require PHASE=RATIO    exit 1 if the ratio is lower; for subtree: if full/empty of the first target is higher
+  --require PHASE=RATIO    exit 1 if the ratio is lower; for subtree: if full/empty of the first target is higher;
+                           for disjoint the ratio is of several mounts to one
 
 Exit code: 0 measured, 1 a requirement was missed, 2 could not measure.";
 
@@ -44,6 +46,10 @@ pub(crate) struct Options {
     pub(crate) phases: Vec<Phase>,
     /// Whether to measure the rename of a large subtree.
     pub(crate) subtree: bool,
+    /// Whether to measure renames that have nothing to do with each other, through several mounts.
+    pub(crate) disjoint: bool,
+    /// The mounts for that.
+    pub(crate) mounts: Vec<PathBuf>,
     /// Threads at work at once.
     pub(crate) threads: usize,
     /// Files a thread.
@@ -70,8 +76,9 @@ impl Options {
         }
         let mut names = args.take_list("--phases")?;
         let subtree = names.iter().any(|n| n == "subtree");
-        names.retain(|n| n != "subtree");
-        let phases = if names.is_empty() && !subtree {
+        let disjoint = names.iter().any(|n| n == "disjoint");
+        names.retain(|n| n != "subtree" && n != "disjoint");
+        let phases = if names.is_empty() && !subtree && !disjoint {
             Phase::DEFAULT.to_vec()
         } else {
             names.iter().map(|n| Phase::named(n)).collect::<Res<_>>()?
@@ -80,6 +87,8 @@ impl Options {
             targets: args.take_list("--targets")?.iter().map(|t| target(t)).collect::<Res<_>>()?,
             phases,
             subtree,
+            disjoint,
+            mounts: args.take_list("--mounts")?.into_iter().map(PathBuf::from).collect(),
             threads: args.take("--threads")?.unwrap_or(2),
             files: args.take("--files")?.unwrap_or(2000),
             rounds: args.take("--rounds")?.unwrap_or(5),
@@ -94,7 +103,10 @@ impl Options {
     }
 
     fn validate(&self) -> Res<()> {
-        if self.targets.is_empty() {
+        if self.disjoint && self.mounts.len() < 2 {
+            return Err("--phases disjoint needs --mounts with two directories or more; see --help".into());
+        }
+        if self.targets.is_empty() && (self.subtree || !self.phases.is_empty()) {
             return Err("no --targets NAME=DIR given; see --help".into());
         }
         if [self.threads, self.files, self.rounds, self.reps].contains(&0) {
@@ -103,6 +115,8 @@ impl Options {
         for (phase, _) in &self.require {
             let measured = if phase == "subtree" {
                 self.subtree
+            } else if phase == "disjoint" {
+                self.disjoint
             } else {
                 self.targets.len() > 1 && self.phases.iter().any(|p| p.name() == phase)
             };

@@ -1,0 +1,273 @@
+//! What the kernel behind one mount may keep, and how it learns what was changed through the other mounts.
+//!
+//! A mount alone lets its kernel keep names and attributes for ever: every change goes through that kernel. With several
+//! mounts each is told of the others' changes between their commit and their reply ([`Watcher`]), and only if its kernel
+//! knows the directory or the inode in question: [`KernelCache::give`] and [`KernelCache::take_back`] keep account of what
+//! it was given and has not forgotten. So subtrees that one mount alone uses cost nobody else anything.
+//!
+//! What is hard:
+//! 1. A handler that waits until another mount's kernel has let go of a name may deadlock: the kernel takes the lock of
+//!    the parent directory for that, which whoever waits for a handler of ours may hold. So names are not let go of one by
+//!    one: FUSE_NOTIFY_INC_EPOCH (Linux 6.16) takes no lock, and makes the kernel ask again for every name that it
+//!    looked up before. Where it is missing, several mounts let their kernels keep no names at all.
+//! 2. A reply may be under way while a change is made, and reach the kernel after the notice. The kernel notes the epoch
+//!    *before* it asks, so a name that it learns from an old answer is of an old epoch. To ask for a name it needs its
+//!    directory, which it was given in an earlier reply and has not forgotten: the directory is known here before the
+//!    answer is read. So either the change finds the directory known, and the epoch makes the answer old; or nobody asked
+//!    yet. That holds for names that do not exist, too.
+//! 3. Attributes have versions that a notice raises (no lock of the inode is taken for that). The kernel honours them in
+//!    answers to GETATTR alone, and only for an inode that it has when the notice comes. So with several mounts every
+//!    other answer (LOOKUP, CREATE, SETATTR, ...) has attributes that are good for one use, and READDIRPLUS, for which the
+//!    kernel notes the epoch too late, is not offered.
+//! 4. Pages can be dropped only when nobody waits for them to be read, so that is the work of a thread that serves no
+//!    requests ([`Notices`]). read(2) needs it not: the kernel looks at the modification time first
+//!    (FUSE_AUTO_INVAL_DATA), and that is an attribute. An open drops the pages as well. What is left is a map of a file
+//!    that is open here while it is written elsewhere: it sees the change soon, not at once.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use fuser::{FopenFlags, INodeNo, InitFlags, Notifier};
+use parking_lot::{Mutex, RwLock};
+
+use super::convert::FOREVER;
+use super::notices::Notices;
+use crate::document::{Document, Ino, Key};
+use crate::namespace::Watcher;
+use crate::rules::{self, Rule};
+use crate::store::Write;
+
+/// Whether other mounts of this process change the same tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    Alone,
+    Several,
+}
+
+const SHARDS: usize = 64;
+
+/// The account of one kernel.
+pub(super) struct KernelCache {
+    sharing: Sharing,
+    /// How often the kernel was given an inode and has not forgotten it. Empty in a mount alone.
+    known: [Mutex<HashMap<Ino, u64>>; SHARDS],
+    connection: RwLock<Option<Connection>>,
+    pub(super) notices: Notices,
+    /// How often this kernel was told of a change through another mount.
+    told: AtomicU64,
+}
+
+/// The way to the kernel, while the mount is there.
+struct Connection {
+    notifier: Notifier,
+    device: OwnedFd,
+    has_epochs: bool,
+}
+
+/// `struct fuse_out_header` of <linux/fuse.h> with a notice's code in the place of the error: 16 bytes.
+const INC_EPOCH: [u8; 16] = {
+    const FUSE_NOTIFY_INC_EPOCH: u32 = 8;
+    let ([a, b, c, d], [e, f, g, h]) = (16u32.to_ne_bytes(), FUSE_NOTIFY_INC_EPOCH.to_ne_bytes());
+    [a, b, c, d, e, f, g, h, 0, 0, 0, 0, 0, 0, 0, 0]
+};
+
+impl KernelCache {
+    /// Without a kernel yet.
+    pub(super) fn new(sharing: Sharing) -> Self {
+        Self {
+            sharing,
+            known: std::array::from_fn(|_| Mutex::default()),
+            connection: RwLock::default(),
+            notices: Notices::new(),
+            told: AtomicU64::new(0),
+        }
+    }
+
+    /// From here on there is a kernel to tell, through `device`.
+    pub(super) fn attach(&self, notifier: Notifier, device: OwnedFd) -> io::Result<()> {
+        let has_epochs = next_epoch(&device).is_ok();
+        if self.sharing == Sharing::Several && !has_epochs {
+            log::warn!(
+                "this kernel has no FUSE_NOTIFY_INC_EPOCH (Linux 6.16): it may keep no names while several mount \
+                 points are served, and asks for each every time"
+            );
+        }
+        self.notices.start(notifier.clone())?;
+        *self.connection.write() = Some(Connection { notifier, device, has_epochs });
+        Ok(())
+    }
+
+    /// The mount is gone: nobody is told any more.
+    pub(super) fn close(&self) {
+        drop(self.connection.write().take());
+        self.notices.close();
+    }
+
+    /// What to ask of the kernel beyond what every mount asks.
+    pub(super) fn capabilities(&self) -> InitFlags {
+        match self.sharing {
+            Sharing::Alone => InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO,
+            Sharing::Several => InitFlags::FUSE_AUTO_INVAL_DATA,
+        }
+    }
+
+    /// How long the kernel may keep what it is told of a name.
+    pub(super) fn name_ttl(&self) -> Duration {
+        let kept = self.sharing == Sharing::Alone
+            || self.connection.read().as_ref().is_some_and(|connection| connection.has_epochs);
+        if kept { FOREVER } else { Duration::ZERO }
+    }
+
+    /// How long the kernel may keep attributes that come with an answer to something else than GETATTR.
+    pub(super) fn attribute_ttl(&self) -> Duration {
+        if self.sharing == Sharing::Alone { FOREVER } else { Duration::ZERO }
+    }
+
+    /// With what a file is opened.
+    pub(super) fn open_flags(&self) -> FopenFlags {
+        match self.sharing {
+            Sharing::Alone => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
+            Sharing::Several => FopenFlags::FOPEN_NOFLUSH,
+        }
+    }
+
+    /// Whether the end of a file that the kernel knows may be an old one, when it appends.
+    pub(super) fn end_may_be_old(&self) -> bool {
+        self.sharing == Sharing::Several
+    }
+
+    /// How often this kernel was told of a change through another mount.
+    pub(super) fn told(&self) -> u64 {
+        self.told.load(Relaxed)
+    }
+
+    /// The kernel is about to be given an inode: called before the reply is sent.
+    pub(super) fn give(&self, ino: Ino) {
+        if self.sharing == Sharing::Several {
+            *self.shard(ino).lock().entry(ino).or_default() += 1;
+        }
+    }
+
+    /// The kernel has forgotten an inode that it was given so often.
+    pub(super) fn take_back(&self, ino: Ino, times: u64) {
+        if let Entry::Occupied(mut given) = self.shard(ino).lock().entry(ino) {
+            *given.get_mut() = given.get().saturating_sub(times);
+            if *given.get() == 0 {
+                given.remove();
+            }
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, u64>> {
+        &self.known[(ino.0 % SHARDS as u64) as usize]
+    }
+}
+
+impl Watcher for KernelCache {
+    fn changed(&self, writes: &[Write]) {
+        let guard = self.connection.read();
+        let Some(connection) = &*guard else { return };
+        let mut names = false;
+        for write in writes {
+            match write.key() {
+                Key::Entry(directory, _) => names = names || self.knows(*directory),
+                Key::Node(ino) if self.knows(*ino) => {
+                    self.told.fetch_add(1, Relaxed);
+                    if rules::holds(Rule::AttributesToldBeforeReply) {
+                        connection.attributes(*ino);
+                    }
+                    if may_change_bytes(write) {
+                        self.notices.content(*ino);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if names {
+            self.told.fetch_add(1, Relaxed);
+            if rules::holds(Rule::NamesToldBeforeReply) {
+                connection.names();
+            }
+        }
+    }
+
+    fn knows(&self, ino: Ino) -> bool {
+        ino == Ino::ROOT || self.shard(ino).lock().contains_key(&ino)
+    }
+}
+
+impl Connection {
+    /// Every name that the kernel has looked up before is to be asked for again.
+    fn names(&self) {
+        if self.has_epochs
+            && let Err(error) = next_epoch(&self.device)
+        {
+            log::debug!("the kernel was not told that names have changed: {error}");
+        }
+    }
+
+    /// What the kernel knows of the attributes of `ino` is old. A negative offset: no pages, and so no lock to wait for.
+    fn attributes(&self, ino: Ino) {
+        if let Err(error) = self.notifier.inval_inode(INodeNo(ino.0), -1, 0) {
+            log::debug!("the kernel was not told of inode {ino}: {error}");
+        }
+    }
+}
+
+fn next_epoch(device: &OwnedFd) -> io::Result<()> {
+    rustix::io::write(device, &INC_EPOCH)?;
+    Ok(())
+}
+
+/// Whether a write of a node may come with other bytes of its file.
+fn may_change_bytes(write: &Write) -> bool {
+    match write {
+        Write::Merge(_, delta) => delta.extent.is_some(),
+        Write::Put(_, Document::Node(node)) => node.regular().is_some(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{Name, NodeDelta};
+
+    #[test]
+    fn an_inode_is_known_until_it_is_forgotten_as_often_as_it_was_given() {
+        let cache = KernelCache::new(Sharing::Several);
+        assert!(cache.knows(Ino::ROOT) && !cache.knows(Ino(7)));
+        cache.give(Ino(7));
+        cache.give(Ino(7));
+        cache.take_back(Ino(7), 1);
+        assert!(cache.knows(Ino(7)));
+        cache.take_back(Ino(7), 1);
+        assert!(!cache.knows(Ino(7)));
+        cache.take_back(Ino(7), 1);
+        cache.give(Ino(7));
+        assert!(cache.knows(Ino(7)), "what was taken back too often does not count");
+    }
+
+    #[test]
+    fn the_notice_is_a_header_alone() {
+        assert_eq!(INC_EPOCH[..4], 16u32.to_ne_bytes());
+        assert_eq!(INC_EPOCH[4..8], 8u32.to_ne_bytes());
+        assert_eq!(INC_EPOCH[8..], [0; 8]);
+    }
+
+    #[test]
+    fn what_has_no_kernel_is_told_in_vain() {
+        let cache = KernelCache::new(Sharing::Several);
+        let name = Name::new(b"n").unwrap();
+        cache.changed(&[
+            Write::Delete(Key::Entry(Ino::ROOT, name)),
+            Write::Merge(Key::Node(Ino::ROOT), NodeDelta::default()),
+        ]);
+        assert_eq!(cache.name_ttl(), Duration::ZERO);
+        assert_eq!(KernelCache::new(Sharing::Alone).name_ttl(), FOREVER);
+    }
+}

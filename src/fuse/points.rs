@@ -1,0 +1,90 @@
+//! Mount points: which can be used, and which together.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::attach;
+use super::mount::{FS_TYPE, MountError};
+use crate::mounts;
+
+/// The mount points as the kernel will name them.
+///
+/// # Errors
+/// Names the mount point that is missing, taken, given twice, within another one or above the store.
+pub(super) fn usable(paths: &[PathBuf], store: &Path) -> Result<Vec<PathBuf>, MountError> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        let point = usable_mount_point(path)?;
+        refuse_store_below(&point, store)?;
+        for other in &found {
+            let cause = if *other == point {
+                "it is given twice".to_owned()
+            } else if point.starts_with(other) {
+                format!("it is within the mount point {}", other.display())
+            } else if other.starts_with(&point) {
+                format!("the mount point {} is within it", other.display())
+            } else {
+                continue;
+            };
+            return Err(MountError::MountPoint { path: path.clone(), cause });
+        }
+        found.push(point);
+    }
+    Ok(found)
+}
+
+/// The mount point as the kernel will name it. A mount of ours that has lost its daemon is taken away first.
+fn usable_mount_point(path: &Path) -> Result<PathBuf, MountError> {
+    let unusable = |cause: String| MountError::MountPoint { path: path.to_owned(), cause };
+    let found = match std::fs::metadata(path) {
+        _ if mounts::is_dead(path) => {
+            let absolute = std::path::absolute(path).map_err(|e| unusable(e.to_string()))?;
+            detach_dead(&absolute).map_err(|e| {
+                unusable(format!(
+                    "a mount whose daemon has died is there, and does not go away ({e}); try: umount -l"
+                ))
+            })?;
+            std::fs::metadata(path)
+        }
+        other => other,
+    };
+    match found {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => return Err(unusable("not a directory".to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(unusable("it does not exist; make the directory first".to_owned()));
+        }
+        Err(e) => return Err(unusable(e.to_string())),
+    }
+    let path = path.canonicalize().map_err(|e| unusable(e.to_string()))?;
+    let table = mounts::own().map_err(|e| unusable(e.to_string()))?;
+    match table.iter().rev().find(|m| m.mount_point == path) {
+        Some(m) if m.fs_type == FS_TYPE => {
+            Err(unusable(format!("{} is mounted there already", m.source.to_string_lossy())))
+        }
+        _ => Ok(path),
+    }
+}
+
+fn detach_dead(path: &Path) -> io::Result<()> {
+    let table = mounts::own()?;
+    let ours = table.iter().rev().find(|m| m.mount_point == path && m.fs_type == FS_TYPE);
+    let Some(dead) = ours else { return Err(io::Error::other("it is not a mount of lockwood")) };
+    log::warn!(
+        "{}: the daemon of this mount of {} has died; detaching it",
+        path.display(),
+        dead.source.display()
+    );
+    attach::detach(path)
+}
+
+/// A store below its own mount point would be reached through itself.
+fn refuse_store_below(mount_point: &Path, store: &Path) -> Result<(), MountError> {
+    match store.canonicalize() {
+        Ok(store) if store.starts_with(mount_point) => Err(MountError::MountPoint {
+            path: mount_point.to_owned(),
+            cause: format!("the store {} is below it", store.display()),
+        }),
+        _ => Ok(()), // A store that does not exist is reported when it is opened.
+    }
+}

@@ -1,0 +1,124 @@
+//! Ending mounts on a signal: politely, then by detaching them, and at last by ending what programs still ask for.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::mount::MountFlags;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle as SignalHandle, Signals};
+
+use super::attach;
+use crate::{ambient, mounts};
+
+/// How long a stop waits for programs that still use the tree before it ends their requests.
+const STOP_WAIT: Duration = Duration::from_secs(10);
+const STOP_POLL: Duration = Duration::from_millis(20);
+
+/// A mount that is served, or was.
+pub(super) struct Served {
+    mount_point: PathBuf,
+    /// Whether requests are served no more.
+    ended: AtomicBool,
+}
+
+impl Served {
+    pub(super) fn at(mount_point: PathBuf) -> Arc<Self> {
+        Arc::new(Self { mount_point, ended: AtomicBool::new(false) })
+    }
+
+    pub(super) fn end(&self) {
+        self.ended.store(true, Relaxed);
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.ended.load(Relaxed)
+    }
+}
+
+/// Waits for signals, and unmounts everything when one comes.
+pub(super) struct Stopper {
+    handle: SignalHandle,
+    thread: JoinHandle<()>,
+}
+
+impl Stopper {
+    pub(super) fn start(mounts: Vec<Arc<Served>>) -> Option<Self> {
+        let started = Signals::new([SIGTERM, SIGINT, SIGHUP]).and_then(|mut signals| {
+            let handle = signals.handle();
+            let thread = ambient::spawn("lockwood-signals", move || {
+                if let Some(signal) = signals.forever().next() {
+                    log::info!("signal {signal}: unmounting");
+                    stop(&mounts);
+                }
+            })?;
+            Ok(Self { handle, thread })
+        });
+        started
+            .inspect_err(|e| log::error!("signals cannot be received ({e}); stop this mount with umount"))
+            .ok()
+    }
+
+    pub(super) fn finish(self) {
+        self.handle.close();
+        if self.thread.join().is_err() {
+            log::error!("the thread that receives signals panicked");
+        }
+    }
+}
+
+/// Takes the trees away, and if programs still use them after a while ends what they ask for.
+fn stop(mounts: &[Arc<Served>]) {
+    let served = || mounts.iter().filter(|mount| mount.goes_on());
+    let devices: Vec<_> = served().map(|mount| (mount, device_of(&mount.mount_point))).collect();
+    for mount in served() {
+        take_away(&mount.mount_point);
+    }
+    let begun = ambient::monotonic();
+    while begun.elapsed() < STOP_WAIT {
+        if served().next().is_none() {
+            return;
+        }
+        std::thread::sleep(STOP_POLL);
+    }
+    for (mount, device) in devices.into_iter().filter(|(mount, _)| mount.goes_on()) {
+        log::warn!("programs still use {}; ending their requests", mount.mount_point.display());
+        if let Err(error) = device.map_or(Err(io::ErrorKind::NotFound.into()), abort_connection) {
+            // Like a kill: nothing acknowledged is lost, and the next mount recovers.
+            log::error!(
+                "their requests cannot be ended ({error}); the process ends, and the next mount recovers"
+            );
+            log::logger().flush();
+            std::process::exit(1);
+        }
+    }
+}
+
+fn take_away(mount_point: &Path) {
+    match attach::unmount(mount_point) {
+        Ok(()) => return,
+        Err(error) => log::warn!("{} is in use ({error}); detaching it", mount_point.display()),
+    }
+    if let Err(error) = attach::detach(mount_point) {
+        log::error!("{} cannot be detached: {error}", mount_point.display());
+    }
+}
+
+/// Ends every request of a connection, by the control file system of FUSE, which not every machine has mounted.
+fn abort_connection(minor: u32) -> io::Result<()> {
+    let control = Path::new("/sys/fs/fuse/connections");
+    let abort = control.join(minor.to_string()).join("abort");
+    if !abort.exists() {
+        rustix::mount::mount("fusectl", control, "fusectl", MountFlags::empty(), None)?;
+    }
+    std::fs::write(abort, "1")
+}
+
+/// The kernel names a FUSE connection after the minor number of its device.
+fn device_of(mount_point: &Path) -> Option<u32> {
+    let table = mounts::own().ok()?;
+    table.iter().rev().find(|m| m.mount_point == mount_point).map(|m| m.device.1)
+}

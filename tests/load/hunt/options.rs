@@ -1,0 +1,66 @@
+//! The arguments of the loop hunt, resolved once.
+
+use crate::common::args::Args;
+use crate::common::{self, Res};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const HELP: &str = "\
+loop-hunt: moves that would cut a loop off the root together, through several mounts (scripts/loop-hunt mounts them)
+
+  --mount DIR       a mount of the store; repeat it, 2 to 8 times
+  --rounds N        rounds in all (default 100000)
+  --seconds N       ends earlier when the time is over (default 3600)
+  --seed N          replays the choices of a run
+  --expect-loops    the rules are switched off: succeed when a loop is found, fail when none is
+  --plain           DIRs are any views of one directory: leave out what needs lockwood
+
+Exit code: 0 nothing lost and the moves met (or loops found where expected), 1 not so, 2 could not run.";
+
+/// What to do.
+pub(crate) struct Options {
+    pub(crate) mounts: Vec<PathBuf>,
+    pub(crate) rounds: u64,
+    pub(crate) duration: Duration,
+    pub(crate) seed: u64,
+    pub(crate) expect_loops: bool,
+    pub(crate) plain: bool,
+}
+
+impl Options {
+    /// `None` if help was asked for and given.
+    pub(crate) fn from_env() -> Res<Option<Self>> {
+        let mut args = Args::from_env();
+        if args.take_flag("--help") || args.take_flag("-h") {
+            println!("{HELP}");
+            return Ok(None);
+        }
+        let options = Self {
+            mounts: args.take_list("--mount")?.into_iter().map(PathBuf::from).collect(),
+            rounds: args.take("--rounds")?.unwrap_or(100_000),
+            duration: Duration::from_secs(args.take("--seconds")?.unwrap_or(3600)),
+            seed: args.take("--seed")?.unwrap_or_else(common::fresh_seed),
+            expect_loops: args.take_flag("--expect-loops"),
+            plain: args.take_flag("--plain"),
+        };
+        args.finish()?;
+        if !(2..=8).contains(&options.mounts.len()) {
+            return Err("give --mount DIR 2 to 8 times; see --help".into());
+        }
+        if options.rounds == 0 {
+            return Err("--rounds must be at least 1".into());
+        }
+        Ok(Some(options))
+    }
+
+    /// How many threads each team has: as many threads as mounts, in teams of two, and one of three if there are more
+    /// than two mounts.
+    pub(crate) fn teams(&self) -> Vec<usize> {
+        match self.mounts.len() {
+            2 => vec![2],
+            3 => vec![3],
+            more if more % 2 == 1 => [vec![3], vec![2; (more - 3) / 2]].concat(),
+            more => [vec![3], vec![2; (more - 2) / 2]].concat(),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What the rounds gave, and whether that is enough to have looked.
+
+use crate::options::Options;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Of so many rounds the calls must have overlapped: one in this number.
+const OVERLAP_SHARE: u64 = 20;
+
+/// Counts of one thread, or of all.
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// Rounds judged.
+    pub(crate) rounds: u64,
+    /// Rounds in which all calls were under way at the same moment.
+    pub(crate) overlapped: u64,
+    /// Rounds in which more moves took effect than one after the other allow.
+    pub(crate) loops: u64,
+    /// Walks that counted every directory and file.
+    pub(crate) walks: u64,
+    /// By kind of round: which sides succeeded, and how often.
+    pub(crate) winners: BTreeMap<(&'static str, String), u64>,
+    /// Why a side was refused.
+    pub(crate) refusals: BTreeMap<String, u64>,
+    /// What must not be.
+    pub(crate) violations: Vec<String>,
+}
+
+impl Tally {
+    /// The sum of two.
+    pub(crate) fn add(mut self, other: Self) -> Self {
+        self.rounds += other.rounds;
+        self.overlapped += other.overlapped;
+        self.loops += other.loops;
+        self.walks += other.walks;
+        other.winners.into_iter().for_each(|(k, n)| *self.winners.entry(k).or_default() += n);
+        other.refusals.into_iter().for_each(|(k, n)| *self.refusals.entry(k).or_default() += n);
+        self.violations.extend(other.violations);
+        self
+    }
+
+    pub(crate) fn print(&self, elapsed: Duration) {
+        let seconds = elapsed.as_secs_f64().max(1e-9);
+        println!(
+            "{} rounds in {seconds:.1} s ({:.0} a second), {} overlapped, {} walks, {} loops",
+            self.rounds,
+            self.rounds as f64 / seconds,
+            self.overlapped,
+            self.walks,
+            self.loops
+        );
+        for ((kind, sides), count) in &self.winners {
+            println!("  {kind:<10} done by {sides:<8} {count}");
+        }
+        let refusals: Vec<String> = self.refusals.iter().map(|(name, n)| format!("{name} {n}")).collect();
+        println!("  refused: {}", refusals.join(", "));
+    }
+
+    /// What is wrong with the outcome.
+    pub(crate) fn judge(&self, options: &Options) -> Vec<String> {
+        if options.expect_loops {
+            let none = self.loops == 0;
+            return none.then(|| "no loop was found, though the rules are off".into()).into_iter().collect();
+        }
+        let mut wrong = self.violations.clone();
+        if self.overlapped * OVERLAP_SHARE < self.rounds {
+            wrong.push(format!("only {} of {} rounds overlapped", self.overlapped, self.rounds));
+        }
+        for side in ["0", "1"] {
+            if !self.winners.keys().any(|(kind, sides)| *kind == "deep" && sides == side) {
+                wrong.push(format!("side {side} never came first: the two orders were not both seen"));
+            }
+        }
+        wrong
+    }
+}

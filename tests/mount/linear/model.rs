@@ -1,0 +1,104 @@
+//! The sequential tree: two directories that stand still, a few names in each, and one file whose mode changes.
+
+use std::collections::BTreeMap;
+
+/// A name: which directory, and which name in it.
+pub(super) type Place = (usize, usize);
+
+/// What a thread asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Call {
+    Mkdir(Place),
+    Rmdir(Place),
+    Create(Place),
+    Unlink(Place),
+    Rename(Place, Place),
+    Exchange(Place, Place),
+    Look(Place),
+    SetMode(u32),
+    GetMode,
+}
+
+/// What it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Outcome {
+    Done,
+    /// A file was made, or seen, with this inode number.
+    File(u64),
+    Directory,
+    Absent,
+    Mode(u32),
+    /// Refused because the name is taken, or because of what stands under it.
+    Exists,
+    WrongKind,
+    /// Refused before the file system was asked about this very operation: Linux judges a rename by what it looked up
+    /// before, and by two looks, and lets a look fail that met a rename (ESTALE). It says nothing, but changes nothing.
+    Refused(i32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Thing {
+    Directory,
+    File(u64),
+}
+
+/// The state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Tree {
+    pub(super) names: BTreeMap<Place, Thing>,
+    pub(super) mode: u32,
+}
+
+impl Tree {
+    /// The state after the call, if the call may have this outcome here.
+    pub(super) fn after(&self, call: Call, outcome: Outcome) -> Option<Self> {
+        use Outcome::{Absent, Done, Exists, File, Mode, Refused, WrongKind};
+        let stays = |holds: bool| holds.then(|| self.clone());
+        if let Refused(_) = outcome {
+            return stays(true);
+        }
+        let at = |place: Place| self.names.get(&place).copied();
+        match (call, outcome) {
+            (Call::Mkdir(place), Done) => self.with(at(place).is_none(), place, Some(Thing::Directory)),
+            (Call::Create(place), File(ino)) => self.with(at(place).is_none(), place, Some(Thing::File(ino))),
+            (Call::Mkdir(place) | Call::Create(place), Exists) => stays(at(place).is_some()),
+            (Call::Rmdir(place), Done) => self.with(at(place) == Some(Thing::Directory), place, None),
+            (Call::Unlink(place), Done) => self.with(matches!(at(place), Some(Thing::File(_))), place, None),
+            (Call::Rmdir(place), WrongKind) => stays(matches!(at(place), Some(Thing::File(_)))),
+            (Call::Unlink(place), WrongKind) => stays(at(place) == Some(Thing::Directory)),
+            (Call::Rmdir(place) | Call::Unlink(place) | Call::Look(place), Absent) => {
+                stays(at(place).is_none())
+            }
+            (Call::Look(place), Outcome::Directory) => stays(at(place) == Some(Thing::Directory)),
+            (Call::Look(place), File(ino)) => stays(at(place) == Some(Thing::File(ino))),
+            (Call::Rename(from, _), Absent) => stays(at(from).is_none()),
+            (Call::Rename(from, to), Done) => self.renamed(at(from)?, from, to),
+            (Call::Exchange(from, to), Absent) => stays(at(from).is_none() || at(to).is_none()),
+            (Call::Exchange(from, to), Done) => {
+                let (one, other) = (at(from)?, at(to)?);
+                self.with(true, from, Some(other))?.with(true, to, Some(one))
+            }
+            (Call::SetMode(mode), Done) => Some(Self { mode, ..self.clone() }),
+            (Call::GetMode, Mode(mode)) => stays(mode == self.mode),
+            _ => None,
+        }
+    }
+
+    fn with(&self, holds: bool, place: Place, thing: Option<Thing>) -> Option<Self> {
+        let mut tree = self.clone();
+        match thing {
+            Some(thing) => tree.names.insert(place, thing),
+            None => tree.names.remove(&place),
+        };
+        holds.then_some(tree)
+    }
+
+    fn renamed(&self, moved: Thing, from: Place, to: Place) -> Option<Self> {
+        if from == to {
+            return Some(self.clone());
+        }
+        let is_directory = |thing: Thing| thing == Thing::Directory;
+        let replaces = self.names.get(&to).is_none_or(|there| is_directory(*there) == is_directory(moved));
+        self.with(replaces, to, Some(moved))?.with(true, from, None)
+    }
+}

@@ -1,0 +1,69 @@
+//! The search for an order (Wing and Gong 1993, with the memory of Lowe 2017): depth first over which operation took
+//! effect next, never before one that had returned when it was called.
+
+use std::collections::HashSet;
+
+use super::model::{Call, Outcome, Tree};
+
+/// One operation: who, when it was called and when it returned, what was asked and told.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    pub(super) thread: usize,
+    /// Ticks of one clock that all threads share; no two are the same.
+    pub(super) begun: u64,
+    pub(super) ended: u64,
+    pub(super) call: Call,
+    pub(super) outcome: Outcome,
+}
+
+/// An order of the events that the sequential tree can run, by their indices.
+pub(super) fn explain(before: &Tree, events: &[Event]) -> Option<Vec<usize>> {
+    assert!(events.len() <= 64, "a bit an event");
+    let mut order = Vec::new();
+    let mut seen = HashSet::new();
+    descend(before, events, 0, &mut order, &mut seen).then_some(order)
+}
+
+fn descend(
+    tree: &Tree,
+    events: &[Event],
+    done: u64,
+    order: &mut Vec<usize>,
+    seen: &mut HashSet<(u64, Tree)>,
+) -> bool {
+    if order.len() == events.len() {
+        return true;
+    }
+    if !seen.insert((done, tree.clone())) {
+        return false;
+    }
+    let left = || (0..events.len()).filter(|at| done & (1 << at) == 0);
+    let first_return = left().map(|at| events[at].ended).min().unwrap_or(u64::MAX);
+    for at in left().filter(|at| events[*at].begun < first_return) {
+        let Some(next) = tree.after(events[at].call, events[at].outcome) else { continue };
+        order.push(at);
+        if descend(&next, events, done | 1 << at, order, seen) {
+            return true;
+        }
+        order.pop();
+    }
+    false
+}
+
+/// How many pairs of operations were under way at the same time.
+pub(super) fn overlaps(events: &[Event]) -> u64 {
+    let meet = |a: &Event, b: &Event| a.begun < b.ended && b.begun < a.ended;
+    let pairs =
+        |at: usize| events[at + 1..].iter().filter(move |other| meet(&events[at], other)).count() as u64;
+    (0..events.len()).map(pairs).sum()
+}
+
+/// A history to read, in the order of the calls.
+pub(super) fn show(events: &[Event]) -> String {
+    let mut sorted: Vec<&Event> = events.iter().collect();
+    sorted.sort_by_key(|event| event.begun);
+    let line = |e: &&Event| {
+        format!("  {:>3}-{:<3} thread {}: {:?} -> {:?}\n", e.begun, e.ended, e.thread, e.call, e.outcome)
+    };
+    sorted.iter().map(line).collect()
+}
