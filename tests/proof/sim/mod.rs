@@ -23,4 +23,4 @@ pub(crate) use clock::SimClock;
 pub(crate) use counts::{Count, Counts};
 pub(crate) use faults::Faults;
 pub(crate) use schedule::{Actors, has_turn, run};
-pub(crate) use world::{Change, HostId, Judge, World};
+pub(crate) use world::{Change, HostId, Judge, World, operation};

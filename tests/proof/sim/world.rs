@@ -410,6 +410,11 @@ impl Inner {
     }
 }
 
+/// The number of the operation that the actor with the turn is at.
+pub(crate) fn operation() -> u64 {
+    OPERATION.get()
+}
+
 fn mix(digest: u64, number: u64) -> u64 {
     (digest ^ number).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
 }

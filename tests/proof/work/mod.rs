@@ -3,7 +3,9 @@
 //! Imports `sim` and the library. [`first_violation`] is how a mutation table asks whether anybody objects when a rule is
 //! switched off.
 
+mod intents;
 pub(crate) mod toy;
+mod truth;
 
 use std::sync::Once;
 
@@ -17,16 +19,19 @@ use crate::sim::{Count, Counts};
 pub(crate) enum Workload {
     /// Counters changed by compare-and-set, in code of the simulator's own: a test of the simulator.
     Toy,
+    /// Changes of several documents, some by sessions that are settled meanwhile.
+    Intents,
 }
 
 impl Workload {
     /// Every workload.
-    pub(crate) const ALL: [Self; 1] = [Self::Toy];
+    pub(crate) const ALL: [Self; 2] = [Self::Toy, Self::Intents];
 
     /// The name, as arguments write it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Toy => "toy",
+            Self::Intents => "intents",
         }
     }
 
@@ -34,6 +39,7 @@ impl Workload {
     pub(crate) fn must_see(self) -> &'static [Count] {
         match self {
             Self::Toy => toy::MUST_SEE,
+            Self::Intents => intents::MUST_SEE,
         }
     }
 }
@@ -58,6 +64,7 @@ pub(crate) fn simulate(workload: Workload, seed: u64, trace: bool) -> Outcome {
     let rng = Rng::new(Rng::new(seed ^ ((workload as u64) << 56)).next());
     match workload {
         Workload::Toy => toy::simulate(rng, trace, toy::Manner::Sound),
+        Workload::Intents => intents::simulate(rng, trace),
     }
 }
 
