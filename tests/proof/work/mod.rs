@@ -3,7 +3,11 @@
 //! Imports `sim` and the library. [`first_violation`] is how a mutation table asks whether anybody objects when a rule is
 //! switched off.
 
+mod claims;
+mod documents;
 mod intents;
+mod life;
+mod locks;
 pub(crate) mod toy;
 mod truth;
 
@@ -21,17 +25,20 @@ pub(crate) enum Workload {
     Toy,
     /// Changes of several documents, some by sessions that are settled meanwhile.
     Intents,
+    /// Sessions that lock paths and change what they have locked, while some die and some go on as zombies.
+    Locks,
 }
 
 impl Workload {
     /// Every workload.
-    pub(crate) const ALL: [Self; 2] = [Self::Toy, Self::Intents];
+    pub(crate) const ALL: [Self; 3] = [Self::Toy, Self::Intents, Self::Locks];
 
     /// The name, as arguments write it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Toy => "toy",
             Self::Intents => "intents",
+            Self::Locks => "locks",
         }
     }
 
@@ -40,6 +47,7 @@ impl Workload {
         match self {
             Self::Toy => toy::MUST_SEE,
             Self::Intents => intents::MUST_SEE,
+            Self::Locks => locks::MUST_SEE,
         }
     }
 }
@@ -65,6 +73,7 @@ pub(crate) fn simulate(workload: Workload, seed: u64, trace: bool) -> Outcome {
     match workload {
         Workload::Toy => toy::simulate(rng, trace, toy::Manner::Sound),
         Workload::Intents => intents::simulate(rng, trace),
+        Workload::Locks => locks::simulate(rng, trace),
     }
 }
 
