@@ -5,13 +5,15 @@
 //!    of one of them is over: fenced, with all its intents sealed. From then on nothing that it does has an effect.
 //! 2. A lock document never has an exclusive holder beside another one, nor the same operation twice.
 //! 3. Nobody takes a claim away whose operation still holds it, unless its session is over.
-//! 4. Nothing that somebody depends on moves: while an operation has checked its paths and not yet let go of its locks, no
+//! 4. Who waits is not overtaken: a lock is granted to nobody who came later than somebody who still waits for it.
+//! 5. What a session claimed when it was declared dead is gone when it is called recovered.
+//! 6. Nothing that somebody depends on moves: while an operation has checked its paths and not yet let go of its locks, no
 //!    other one takes effect that moves or replaces one of these paths or what is above it. Stated by paths alone, whatever
 //!    locks there are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockwood::document::{LockClaim, LockMode, LockRecord, SessionId, SessionState, SlotState};
+use lockwood::document::{Key, LockClaim, LockMode, LockRecord, SessionId, SessionState, SlotState};
 use lockwood::lock::{LockId, LockSet, Mode, OpId};
 use lockwood::store::cells::memory::MemoryCells;
 use lockwood::store::cells::{Cell, CellKey, Cells, Listed};
@@ -26,8 +28,28 @@ pub(crate) struct Claims {
     held: BTreeMap<OpId, BTreeMap<LockId, Mode>>,
     /// Of operations that have checked their paths: these, and the number of the actor's operation.
     standing: BTreeMap<OpId, Vec<LockId>>,
+    /// What the fenced claimed when they were fenced, as far as it is not taken away yet.
+    left: BTreeMap<SessionId, BTreeSet<(CellKey, OpId)>>,
     grants: u64,
     waits: u64,
+}
+
+fn op_of(claim: &LockClaim) -> OpId {
+    OpId { session: claim.session, number: claim.operation }
+}
+
+/// Whoever holds the lock newly came before everybody who waited and still waits.
+fn nobody_is_overtaken(before: &LockRecord, after: &LockRecord) -> Result<(), String> {
+    for granted in
+        after.holders.iter().map(op_of).filter(|op| !before.holders.iter().any(|c| op_of(c) == *op))
+    {
+        let earlier = before.waiters.iter().map(op_of).take_while(|op| *op != granted);
+        let overtaken = earlier.filter(|op| after.waiters.iter().any(|claim| op_of(claim) == *op)).next();
+        if let Some(overtaken) = overtaken {
+            return Err(format!("{granted} overtakes {overtaken}: {before:?} becomes {after:?}"));
+        }
+    }
+    Ok(())
 }
 
 fn document(id: &LockId) -> CellKey {
@@ -122,6 +144,9 @@ impl Claims {
         truth: &Truth,
         cells: &MemoryCells,
     ) -> Result<(), String> {
+        if let (CellKey::Document(Key::Session(session)), Some(_)) = (&change.request.key, change.before) {
+            return self.session_changed(*session, truth, cells);
+        }
         let CellKey::Lock(id) = &change.request.key else { return Ok(()) };
         let record = |cell: Option<&Cell>| match cell {
             Some(Cell::Lock(record)) => Some(record.clone()),
@@ -129,9 +154,7 @@ impl Claims {
         };
         let before = record(change.before.map(|stored| &*stored.cell));
         let after = record(change.request.cell.as_ref());
-        let ops = |claims: &[LockClaim]| -> BTreeSet<OpId> {
-            claims.iter().map(|claim| OpId { session: claim.session, number: claim.operation }).collect()
-        };
+        let ops = |claims: &[LockClaim]| -> BTreeSet<OpId> { claims.iter().map(op_of).collect() };
         let holders = after.as_ref().map(|record| ops(&record.holders)).unwrap_or_default();
         if let Some(record) = &after {
             let exclusive = record.holders.iter().any(|claim| claim.mode == LockMode::Exclusive);
@@ -142,6 +165,16 @@ impl Claims {
             }
             let waited = before.as_ref().map_or(0, |before| before.waiters.len());
             self.waits += u64::from(record.waiters.len() > waited);
+            if let Some(before) = &before {
+                nobody_is_overtaken(before, record)?;
+            }
+        }
+        let all = |record: &LockRecord| -> BTreeSet<OpId> {
+            record.holders.iter().chain(&record.waiters).map(op_of).collect()
+        };
+        let stay = after.as_ref().map(all).unwrap_or_default();
+        for left in self.left.values_mut() {
+            left.retain(|(key, op)| *key != change.request.key || stay.contains(op));
         }
         for op in before.map(|record| ops(&record.holders)).unwrap_or_default().difference(&holders) {
             let holds = self
@@ -153,6 +186,35 @@ impl Claims {
             }
         }
         Ok(())
+    }
+
+    fn session_changed(
+        &mut self,
+        session: SessionId,
+        truth: &Truth,
+        cells: &MemoryCells,
+    ) -> Result<(), String> {
+        match truth.session(session) {
+            Some(SessionState::Fenced) => {
+                let locks = cells.list(Listed::Locks).map_err(|error| error.to_string())?;
+                let left = locks.iter().flat_map(|(key, stored)| match &*stored.cell {
+                    Cell::Lock(record) => {
+                        let all = record.holders.iter().chain(&record.waiters);
+                        all.map(|claim| (key.clone(), op_of(claim))).collect()
+                    }
+                    _ => Vec::new(),
+                });
+                self.left.insert(session, left.filter(|(_, op)| op.session == session).collect());
+                Ok(())
+            }
+            Some(SessionState::Recovered) => match self.left.remove(&session) {
+                Some(left) if !left.is_empty() => {
+                    Err(format!("session {session} is recovered and has {left:?}"))
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn count(&self, counts: &mut Counts) {

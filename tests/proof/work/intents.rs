@@ -16,10 +16,11 @@ use lockwood::document::{
 };
 use lockwood::store::cells::memory::MemoryCells;
 use lockwood::store::intents::{IntentStore, OwnSlot, create_slots, settle};
-use lockwood::store::{Check, Commit, CommitError, Range, Reader, Scan, Start, Store};
+use lockwood::store::{Check, Commit, Range, Reader, Scan, Start};
 use parking_lot::Mutex;
 
 use super::Outcome;
+use super::asking::{commit, look};
 use super::documents::{begin_with, directory};
 use super::truth::Truth;
 use crate::rng::Rng;
@@ -227,10 +228,7 @@ impl Client {
 
     /// One document, judged. None as well if the store does not answer.
     fn look(&self, key: &Key) -> Result<Option<Stored>, String> {
-        let from = self.here.truth.lock().clock();
-        let Ok(seen) = self.store.get(key) else { return Ok(None) };
-        self.here.truth.lock().saw(key, from, seen.as_ref())?;
-        Ok(seen)
+        Ok(look(&self.here.truth, &*self.store, key)?.unwrap_or(None))
     }
 
     /// All names, judged: the file has one of two.
@@ -253,13 +251,10 @@ impl Client {
     }
 
     fn commit(&self, commit: Commit) -> Judged {
-        let world = &self.here.world;
-        let asked = (world.actor().unwrap_or(usize::MAX), crate::sim::operation());
-        world.event(|| format!("{}: commits {commit:?}", world.who()), |_| {});
-        self.here.truth.lock().asks(asked, session_of(self.host), commit.clone());
-        let answer: Result<_, CommitError> = self.store.commit(&commit);
-        world.event(|| format!("{}: is answered {answer:?}", world.who()), |mix| mix(answer.is_ok().into()));
-        self.here.truth.lock().answered(asked, &answer)
+        let Here { world, truth, .. } = &self.here;
+        // Whatever the answer is, it has been judged.
+        let _answer = self::commit(truth, world, &*self.store, session_of(self.host), &commit)?;
+        Ok(())
     }
 
     fn transfer(&self) -> Judged {

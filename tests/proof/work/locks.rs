@@ -10,16 +10,17 @@ use std::time::Duration;
 use lockwood::document::{Document, Ino, Key, SessionState};
 use lockwood::lock::{LockError, LockId, LockSet, Mode};
 use lockwood::store::cells::memory::MemoryCells;
-use lockwood::store::{Commit, CommitError, Reader, Store, StoreError};
+use lockwood::store::{Commit, CommitError, StoreError};
 use parking_lot::Mutex;
 
 use super::Outcome;
+use super::asking::{KnowsTruth, commit, look};
 use super::claims::Claims;
 use super::documents::{begin_with, directory};
-use super::life::{LEASE, Site, add_fencers, add_session, end};
+use super::life::{Site, simulate_sessions};
 use super::truth::Truth;
 use crate::rng::Rng;
-use crate::sim::{Actors, Change, Count, Counts, Faults, Judge, World, run};
+use crate::sim::{Change, Count, Counts, Judge, World};
 
 pub(crate) const MUST_SEE: &[Count] = &[
     Count::Unknown,
@@ -61,18 +62,15 @@ impl Judge for Both {
     }
 }
 
-pub(crate) fn simulate(mut rng: Rng, trace: bool) -> Outcome {
-    let sessions = 2 + rng.below(2) as usize;
-    let slots = 1 + rng.below(2) as u16;
-    let faults = Faults::draw(&mut rng, LEASE.as_nanos() as u64);
+impl KnowsTruth for Both {
+    fn truth(&mut self) -> &mut Truth {
+        &mut self.truth
+    }
+}
+
+pub(crate) fn simulate(rng: Rng, trace: bool) -> Outcome {
     let judge = Arc::new(Mutex::new(Both::default()));
-    let world = World::new(rng, 100, 1 + sessions, judge.clone(), trace);
-    begin_with(&world, (0..PATHS.len()).map(|at| (counter(at), directory(0))), |key, stored| {
-        judge.lock().truth.begin(key, stored);
-    });
-    world.begin(faults);
-    let mut actors = Actors::default();
-    let of_clients = judge.clone();
+    let of_clients = Arc::clone(&judge);
     let work: super::life::Client = Arc::new(move |site: &Site| {
         for round in 1..=1 + site.world.below(4) {
             if !site.is_open() {
@@ -83,26 +81,12 @@ pub(crate) fn simulate(mut rng: Rng, trace: bool) -> Outcome {
             }
         }
     });
-    (1..=sessions).for_each(|host| add_session(&mut actors, &world, host, slots, &work));
-    add_fencers(&mut actors, &world, sessions);
-    let mut result = run(&world, actors);
-    if result.is_ok() {
-        world.begin(Faults::none());
-        let mut actors = Actors::default();
-        let last = Arc::clone(&world);
-        actors.add(0, "last", move || {
-            if let Err(what) = end(&last) {
-                last.object(what);
-            }
-        });
-        result = run(&world, actors);
-    }
-    Outcome {
-        digest: world.digest(),
-        counts: world.counts(),
-        violation: result.err(),
-        trace: world.take_trace(),
-    }
+    let begin = |world: &Arc<World>| {
+        let documents = (0..PATHS.len()).map(|at| (counter(at), directory(0)));
+        begin_with(world, documents, |key, stored| judge.lock().truth.begin(key, stored));
+    };
+    let beating = judge.lock().truth.beating();
+    simulate_sessions(rng, trace, judge.clone(), begin, &work, &beating)
 }
 
 fn counter(at: usize) -> Key {
@@ -134,6 +118,7 @@ impl Client<'_> {
             _ => LockSet::for_rename(&path(one), &path(other)),
         };
         let Ok(set) = set else { return Ok(()) };
+        let must_not = self.site.must_not_begin();
         let guard = match world.below(4) {
             0 => self.site.locks.try_acquire(&set, "sim".into()),
             1 => self.site.locks.acquire(&set, "sim".into(), Duration::from_millis(world.below(500))),
@@ -148,12 +133,11 @@ impl Client<'_> {
                 world.count(Count::TimeOuts);
                 return Ok(());
             }
-            Err(LockError::SessionDropped) => {
-                self.site.stop();
-                return Ok(());
-            }
             Err(_) => return Ok(()),
         };
+        if must_not {
+            return Err("a session is granted locks that knows that it may be dead".into());
+        }
         let op = guard.op();
         world.event(|| format!("{}: {op} holds {set:?}", world.who()), |mix| mix(op.number));
         {
@@ -179,9 +163,7 @@ impl Client<'_> {
         let mut commit = Commit::new();
         for entry in set.entries() {
             let key = counter(place(&entry.id));
-            let from = self.judge.lock().truth.clock();
-            let Ok(seen) = self.site.store.get(&key) else { return Ok(true) };
-            self.judge.lock().truth.saw(&key, from, seen.as_ref())?;
+            let Ok(seen) = look(self.judge, &self.site.store, &key)? else { return Ok(true) };
             let Some(seen) = seen else { return Err(format!("{key} is gone")) };
             commit = commit.at(key.clone(), seen.version);
             if entry.mode == Mode::Exclusive {
@@ -193,22 +175,13 @@ impl Client<'_> {
         if commit.writes.is_empty() {
             return Ok(true);
         }
-        let commit = commit.covered();
-        let asked = (world.actor().unwrap_or(usize::MAX), crate::sim::operation());
-        self.judge.lock().truth.asks(asked, self.site.member.id(), commit.clone());
-        let answer = self.site.store.commit(&commit);
-        world.event(
-            || format!("{}: {commit:?} is answered {answer:?}", world.who()),
-            |mix| mix(answer.is_ok().into()),
-        );
-        let judge = &mut *self.judge.lock();
-        judge.truth.answered(asked, &answer)?;
-        match answer {
+        let (session, commit) = (self.site.member.id(), commit.covered());
+        match self::commit(self.judge, world, &self.site.store, session, &commit)? {
             Ok(_) => Ok(true),
             // Under its locks nobody else changes what it has read.
             Err(CommitError::Conflict(key)) => {
                 let dead = matches!(
-                    judge.truth.session(self.site.member.id()),
+                    self.judge.lock().truth.session(session),
                     None | Some(SessionState::Fenced | SessionState::Recovered)
                 );
                 let beside = key == counter(0);
