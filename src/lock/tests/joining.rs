@@ -17,9 +17,8 @@ fn a_session_joins_beats_and_leaves_nothing() {
     let world = World::new();
     let states = Arc::new(parking_lot::Mutex::new(None));
     let (seen, view) = (Arc::clone(&states), world.clone());
-    let host = world
-        .try_join(1, &Faulty::new(&world.cells), move |id| *seen.lock() = view.state(id.0))
-        .unwrap();
+    let host =
+        world.try_join(1, &Faulty::new(&world.cells), move |id| *seen.lock() = view.state(id.0)).unwrap();
     assert_eq!(*states.lock(), Some(SessionState::Joining), "its intents are made before it lives");
     assert_eq!((world.state(1), world.slots(1)), (Some(SessionState::Live), usize::from(SLOTS)));
     let first = world.session(1).unwrap().heartbeat;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::world::{Host, LEASE, World, hold, share};
 use crate::document::{Session, SessionId, SessionState};
-use crate::lock::session::{Observer, key};
 use crate::lock::LockError;
+use crate::lock::session::{Observer, key};
 use crate::store::StoreError;
 use crate::store::cells::Cells;
 

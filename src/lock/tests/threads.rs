@@ -48,14 +48,13 @@ fn threads_of_several_sessions_exclude_each_other() {
     let mut sessions = Vec::new();
     for id in 1..=SESSIONS {
         let clock = Arc::new(SystemClock::new());
-        let document = crate::document::Session { intents: 0, lease_ms: 60_000, ..session(id, SessionState::Joining) };
-        let (member, ()) =
-            Member::join(world.cells.clone(), clock.clone(), document, |_| Ok(())).unwrap();
+        let document =
+            crate::document::Session { intents: 0, lease_ms: 60_000, ..session(id, SessionState::Joining) };
+        let (member, ()) = Member::join(world.cells.clone(), clock.clone(), document, |_| Ok(())).unwrap();
         let member = Arc::new(member);
         let heart = Heart::start(Arc::clone(&member), Duration::from_millis(1)).unwrap();
         let settings = Settings { look_after: Duration::from_micros(200), ..Settings::default() };
-        let locks =
-            SharedLocks::new(world.cells.clone(), clock, Arc::clone(member.standing()), settings);
+        let locks = SharedLocks::new(world.cells.clone(), clock, Arc::clone(member.standing()), settings);
         for thread in 0..THREADS {
             let (locks, paths, sets, waits) = (locks.clone(), paths.clone(), sets.clone(), waits.clone());
             let body = move || {
@@ -72,7 +71,8 @@ fn threads_of_several_sessions_exclude_each_other() {
                     for entry in set.entries() {
                         let adds = if entry.mode == Mode::Exclusive { EXCLUSIVE } else { 1 };
                         let before = paths[&entry.id].fetch_add(adds, Ordering::SeqCst);
-                        let excluded = if entry.mode == Mode::Exclusive { before != 0 } else { before >= EXCLUSIVE };
+                        let excluded =
+                            if entry.mode == Mode::Exclusive { before != 0 } else { before >= EXCLUSIVE };
                         assert!(!excluded, "{}: {before} before {adds}", entry.id);
                     }
                     std::thread::yield_now();

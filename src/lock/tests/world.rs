@@ -14,7 +14,8 @@ use crate::lock::shared::Settings;
 use crate::lock::{LockError, LockId, LockSet, Mode, SharedGuard, SharedLocks};
 use crate::store::cells::memory::MemoryCells;
 use crate::store::cells::{CasError, Cell, CellKey, Cells, Listed, StoredCell};
-use crate::store::{Scan, StoreError, intents};
+use crate::store::intents::{self, IntentStore};
+use crate::store::{Scan, StoreError};
 
 pub(super) const LEASE: Duration = Duration::from_secs(1);
 pub(super) const SLOTS: u16 = 2;
@@ -148,7 +149,10 @@ impl Faulty {
         state.happened |= fault.is_some();
         state.dead |= fault == Some(Fault::Dies);
         if state.dead {
-            return Err(StoreError::Engine { what: "a request".to_owned(), source: "its sender died".into() });
+            return Err(StoreError::Engine {
+                what: "a request".to_owned(),
+                source: "its sender died".into(),
+            });
         }
         state.dead |= fault == Some(Fault::DiesAfter);
         Ok(fault)
@@ -188,7 +192,8 @@ impl Cells for Faulty {
             None | Some(Fault::Dies) => self.inner.cas(key, expected, cell),
             Some(Fault::DiesAfter) => {
                 let _ = self.inner.cas(key, expected, cell);
-                Err(StoreError::Engine { what: "a change".to_owned(), source: "its sender died".into() }.into())
+                Err(StoreError::Engine { what: "a change".to_owned(), source: "its sender died".into() }
+                    .into())
             }
             Some(Fault::Lost) => no_answer(),
             Some(Fault::Unanswered) => {
@@ -214,6 +219,7 @@ pub(super) struct Host {
     pub(super) clock: Arc<TestClock>,
     pub(super) member: Arc<Member>,
     pub(super) locks: SharedLocks,
+    pub(super) store: Arc<IntentStore<dyn Cells>>,
 }
 
 /// The volume that they all work on.
@@ -249,14 +255,14 @@ impl World {
             intents: SLOTS,
             ..session(id, SessionState::Joining)
         };
-        let (member, _) = Member::join(port.clone(), dyn_clock.clone(), document, |session| {
+        let (member, slots) = Member::join(port.clone(), dyn_clock.clone(), document, |session| {
             let slots = intents::create_slots(&port, &dyn_clock, session, SLOTS);
             meanwhile(session);
             slots
         })?;
-        let locks =
-            SharedLocks::new(port, dyn_clock, Arc::clone(member.standing()), Settings::default());
-        Ok(Host { cells: cells.clone(), clock, member: Arc::new(member), locks })
+        let store = Arc::new(IntentStore::new(port.clone(), dyn_clock.clone(), member.id(), slots));
+        let locks = SharedLocks::new(port, dyn_clock, Arc::clone(member.standing()), Settings::default());
+        Ok(Host { cells: cells.clone(), clock, member: Arc::new(member), locks, store })
     }
 
     /// A session's document.
