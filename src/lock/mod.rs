@@ -21,6 +21,8 @@ pub mod session;
 mod set;
 pub mod shared;
 mod table;
+#[cfg(test)]
+mod tests;
 mod timestamp;
 mod who;
 
