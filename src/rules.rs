@@ -32,6 +32,72 @@ pub enum Rule {
     NamesToldBeforeReply,
     /// Before a change of attributes is acknowledged, the other mounts of the process forget the old ones.
     AttributesToldBeforeReply,
+    /// Who waits for a lock exclusive stops new shares of it.
+    WaitingExclusiveStopsNewShares,
+    /// Who comes to the queue of a lock goes to its end.
+    QueueIsFirstComeFirstServed,
+    /// A lock that is held keeps its mode, whatever its holder asks for.
+    NoUpgrade,
+    /// An operation stands in the queue of a lock once, however often it asks.
+    ClaimAddedOnce,
+    /// A release takes the lock from the operation that it names and from no other.
+    ReleaseIsOwnerChecked,
+    /// An operation that asks for its set again keeps what it has and gets nothing more.
+    AcquireIsIdempotent,
+    /// Who gives up at its deadline releases what it held meanwhile.
+    ExpiredReleasesEverything,
+    /// A session that is dropped leaves the queues too, not only the locks that it holds.
+    DroppedSessionLeavesQueues,
+    /// A session may be fenced only after its heartbeat has stood still for a whole lease on the observer's clock.
+    LeaseObservedOnOwnClockForItsWholeLength,
+    /// A heartbeat that has changed starts the lease again.
+    HeartbeatChangeRestartsTheLease,
+    /// A gap between two observations counts for a part of the lease at most.
+    LongGapsCountInPart,
+    /// Nothing of a session is recovered before it is fenced.
+    FenceBeforeRelease,
+    /// The claims of a dead session are removed only after its intents are settled.
+    IntentsSettledBeforeLocksDropped,
+    /// A session is called recovered only after its claims have been removed.
+    ClaimsDroppedBeforeRecovered,
+    /// A session is live only after it has made its intents.
+    JoiningBeforeLive,
+    /// A session that knows that it is fenced starts nothing any more.
+    FencedSessionStops,
+    /// A session whose heartbeat was not confirmed for a lease starts nothing until one is.
+    UnconfirmedSessionStops,
+    /// An operation removes its own claim and no other.
+    ClaimRemovedByItsOwnerOnly,
+    /// A claim whose operation is over for certain is removed by those whom it blocks.
+    GhostsRemoved,
+    /// A claim is a ghost only if its session is gone or its operation is over.
+    LiveClaimsAreNoGhosts,
+    /// An intent is committed only from the very version at which its owner made it pending.
+    IntentDecidedByCas,
+    /// A mark is set only on the version of the document that the commit has read.
+    MarkSetByCas,
+    /// A document that a pending intent has marked is not written before that intent is decided.
+    PendingMarksRespected,
+    /// Who meets a mark asks its intent which side is true.
+    ReaderAsksTheIntent,
+    /// Who finds the slot of a mark used for something else reads the document again.
+    ReaderReadsAgainWhenTheSlotMovedOn,
+    /// A committed intent speaks for the marks that it lists with their versions, and for no others.
+    DuplicateMarksIgnored,
+    /// A page that shows several documents of an intent that was committed meanwhile is read again.
+    PageReadAgainAfterItsIntents,
+    /// What a commit checks and does not write is marked too, unless locks cover it.
+    ChecksMarked,
+    /// What locks cover is checked again when all that is written has been marked.
+    CoveredChecksValidatedAfterMarking,
+    /// A slot is used again only when all marks of its committed use are gone.
+    MarksGoneBeforeReuse,
+    /// Recovery completes the committed intents of a dead session.
+    CommittedIntentsRolledForward,
+    /// Recovery seals the slots of a dead session.
+    SlotsSealed,
+    /// Who gets no answer reads again before it decides what has happened.
+    UnknownResolvedByReading,
 }
 
 impl Rule {
@@ -49,6 +115,39 @@ impl Rule {
         Self::FencedSessionChangesNothing,
         Self::NamesToldBeforeReply,
         Self::AttributesToldBeforeReply,
+        Self::WaitingExclusiveStopsNewShares,
+        Self::QueueIsFirstComeFirstServed,
+        Self::NoUpgrade,
+        Self::ClaimAddedOnce,
+        Self::ReleaseIsOwnerChecked,
+        Self::AcquireIsIdempotent,
+        Self::ExpiredReleasesEverything,
+        Self::DroppedSessionLeavesQueues,
+        Self::LeaseObservedOnOwnClockForItsWholeLength,
+        Self::HeartbeatChangeRestartsTheLease,
+        Self::LongGapsCountInPart,
+        Self::FenceBeforeRelease,
+        Self::IntentsSettledBeforeLocksDropped,
+        Self::ClaimsDroppedBeforeRecovered,
+        Self::JoiningBeforeLive,
+        Self::FencedSessionStops,
+        Self::UnconfirmedSessionStops,
+        Self::ClaimRemovedByItsOwnerOnly,
+        Self::GhostsRemoved,
+        Self::LiveClaimsAreNoGhosts,
+        Self::IntentDecidedByCas,
+        Self::MarkSetByCas,
+        Self::PendingMarksRespected,
+        Self::ReaderAsksTheIntent,
+        Self::ReaderReadsAgainWhenTheSlotMovedOn,
+        Self::DuplicateMarksIgnored,
+        Self::PageReadAgainAfterItsIntents,
+        Self::ChecksMarked,
+        Self::CoveredChecksValidatedAfterMarking,
+        Self::MarksGoneBeforeReuse,
+        Self::CommittedIntentsRolledForward,
+        Self::SlotsSealed,
+        Self::UnknownResolvedByReading,
     ];
 
     /// The name, as the variable `LOCKWOOD_RULES_OFF` and the mutation table write it.

@@ -44,7 +44,10 @@ fn lock_errno(error: &LockError) -> Errno {
         LockError::NoLocks => Errno::EOPNOTSUPP,
         LockError::WouldBlock(_) | LockError::TimedOut(_) => Errno::EBUSY,
         LockError::Revoked { .. } => Errno::ECANCELED,
-        LockError::Closed | LockError::SessionDropped => Errno::EIO,
+        LockError::Store(StoreError::NoSpace) => Errno::ENOSPC,
+        LockError::Closed | LockError::SessionDropped | LockError::Damaged { .. } | LockError::Store(_) => {
+            Errno::EIO
+        }
     }
 }
 
