@@ -1,6 +1,7 @@
 //! Which locks an operation needs.
 //!
-//! Owns the lock set of a rename and of a hold, and its order. Imports ids and the layer's error.
+//! Owns the lock set of a rename and of a hold, and its order. Imports ids, the layer's error and
+//! `rules`.
 //!
 //! What is hard: one entry a path, although a path may be an ancestor of one side and the target of the other (rename
 //! of `/a/b` to `/a`), and a lock is never upgraded, so the stronger mode must be known before the first is taken.
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::LockError;
 use super::id::LockId;
+use crate::rules::{Rule, holds};
 
 /// How a lock is held or asked for. The stronger mode is the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -58,10 +60,15 @@ impl LockSet {
         if source.is_root() || destination.is_root() {
             return Err(LockError::Root);
         }
-        if source.is_ancestor_of(destination) {
+        if source.is_ancestor_of(destination) && holds(Rule::IntoItselfRefused) {
             return Err(LockError::IntoItself { upper: source.clone(), lower: destination.clone() });
         }
-        Ok(LockSet { entries: merge(chain(source, Mode::Exclusive), chain(destination, Mode::Exclusive)) })
+        let target = if holds(Rule::TargetsLockedExclusive) { Mode::Exclusive } else { Mode::Shared };
+        let above_source = holds(Rule::SourceAncestorsLocked);
+        let above_destination = holds(Rule::DestinationAncestorsLocked);
+        let from = chain(source, target).filter(|entry| above_source || entry.id == *source);
+        let to = chain(destination, target).filter(|entry| above_destination || entry.id == *destination);
+        Ok(LockSet { entries: merge(from, to) })
     }
 
     /// The locks of an exchange of `one` with `other`: those of a rename either way.
@@ -87,6 +94,12 @@ impl LockSet {
         Ok(LockSet { entries: chain(path, mode).collect() })
     }
 
+    /// Whether an operation that holds this set may go on, having found under the locks that its paths need `found`. If
+    /// not, the paths came to mean something else before the locks were granted, and it starts over.
+    pub fn still_fits(&self, found: &LockSet) -> bool {
+        self == found || !holds(Rule::RevalidatedUnderLocks)
+    }
+
     /// The entries, in the global order.
     pub fn entries(&self) -> &[LockEntry] {
         &self.entries
@@ -105,13 +118,17 @@ fn merge(one: impl Iterator<Item = LockEntry>, other: impl Iterator<Item = LockE
     let (mut one, mut other) = (one.peekable(), other.peekable());
     loop {
         let next = match (one.peek(), other.peek()) {
-            (Some(left), Some(right)) if left.id <= right.id => one.next(),
+            (Some(left), Some(right)) if left.id <= right.id || !holds(Rule::GlobalOrder) => one.next(),
             (Some(_), None) => one.next(),
             _ => other.next(),
         };
         let Some(next) = next else { return entries };
         match entries.last_mut() {
-            Some(last) if last.id == next.id => last.mode = last.mode.max(next.mode),
+            Some(last) if last.id == next.id => {
+                if holds(Rule::StrongerModeWins) {
+                    last.mode = last.mode.max(next.mode);
+                }
+            }
             _ => entries.push(next),
         }
     }

@@ -20,7 +20,8 @@ use crate::document::{Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta
 use crate::lock::{Guard, LockId, LockSet, Mode, Request};
 use crate::namespace::resolve::Chain;
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
-use crate::store::{Commit, NodeRef};
+use crate::rules::{Rule, holds};
+use crate::store::{Check, Commit, NodeRef};
 
 use super::make::{Make, What};
 use super::remove::After;
@@ -106,7 +107,7 @@ impl Namespace {
             let guard = self.lock(&wanted, describe(rename, &resolved)?, patience)?;
             // Under the locks no directory of the two chains moves any more, but all may have moved until now.
             let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
-            if lock_set(rename, &resolved)? != wanted {
+            if !wanted.still_fits(&lock_set(rename, &resolved)?) {
                 return Err(NamespaceError::Conflict(rename.source_key()));
             }
             let outcome = self.move_names(caller, rename, &resolved);
@@ -184,13 +185,7 @@ impl Namespace {
     fn move_names(&self, caller: Caller, rename: &Rename, resolved: &Resolved) -> Result<()> {
         let now = self.now();
         let source = &resolved.source;
-        let mut commit = Commit::new().at(rename.source_key(), source.version);
-        resolved.source_chain.guard(&mut commit);
-        resolved.target_chain.guard(&mut commit);
-        commit = match &resolved.target {
-            Some(target) => commit.at(rename.target_key(), target.version),
-            None => commit.absent(rename.target_key()),
-        };
+        let mut commit = Commit { checks: resolved.checks(rename), ..Commit::new() };
         commit = commit.put(rename.target_key(), Document::Entry(source.entry));
         commit = moved(source, rename.new_parent, &rename.new_name, now, commit);
         let source_is_directory = i64::from(source.entry.kind == FileKind::Directory);
@@ -298,7 +293,37 @@ impl Namespace {
     }
 }
 
+/// What the commit of a rename checks, each once: its two names, and the entry of every directory above either. So the
+/// tree stays a tree without any lock. Whatever stands for a check; the model checker has its own.
+pub fn rests_on<C: PartialEq>(
+    source: C,
+    target: C,
+    above_source: impl Iterator<Item = C>,
+    above_target: impl Iterator<Item = C>,
+) -> Vec<C> {
+    let names = [(Rule::SourceEntryChecked, source), (Rule::TargetEntryChecked, target)];
+    let mut checks: Vec<C> = Vec::with_capacity(24);
+    checks.extend(names.into_iter().filter(|(rule, _)| holds(*rule)).map(|(_, check)| check));
+    let above_source = above_source.filter(|_| holds(Rule::SourceAncestorsChecked));
+    let above_target = above_target.filter(|_| holds(Rule::DestinationAncestorsChecked));
+    for check in above_source.chain(above_target) {
+        if !checks.contains(&check) {
+            checks.push(check);
+        }
+    }
+    checks
+}
+
 impl Resolved {
+    fn checks(&self, rename: &Rename) -> Vec<Check> {
+        let source = Check::Version(rename.source_key(), self.source.version);
+        let target = match &self.target {
+            Some(target) => Check::Version(rename.target_key(), target.version),
+            None => Check::Absent(rename.target_key()),
+        };
+        rests_on(source, target, self.source_chain.checks(), self.target_chain.checks())
+    }
+
     /// Whether the way from the root to `directory` leads through `ino`.
     fn leads_to(&self, directory: Ino, ino: Ino, chain: &Chain) -> bool {
         directory == ino || chain.contains(ino)
