@@ -38,6 +38,32 @@ pub enum Rule {
     LinkChecksVersion,
     /// The commit that takes a name from an inode checks that the inode is as it was read.
     UnlinkChecksVersion,
+    /// An intent is committed only from the very version at which its owner made it pending.
+    IntentDecidedByCas,
+    /// A mark is set only on the version of the document that the commit has read.
+    MarkSetByCas,
+    /// A document that a pending intent has marked is not written before that intent is decided.
+    PendingMarksRespected,
+    /// Who meets a mark asks its intent which side is true.
+    ReaderAsksTheIntent,
+    /// Who finds the slot of a mark used for something else reads the document again.
+    ReaderReadsAgainWhenTheSlotMovedOn,
+    /// A committed intent speaks for the marks that it lists with their versions, and for no others.
+    DuplicateMarksIgnored,
+    /// A page that shows several documents of an intent that was committed meanwhile is read again.
+    PageReadAgainAfterItsIntents,
+    /// What a commit checks and does not write is marked too, unless locks cover it.
+    ChecksMarked,
+    /// What locks cover is checked again when all that is written has been marked.
+    CoveredChecksValidatedAfterMarking,
+    /// A slot is used again only when all marks of its committed use are gone.
+    MarksGoneBeforeReuse,
+    /// Recovery completes the committed intents of a dead session.
+    CommittedIntentsRolledForward,
+    /// Recovery seals the slots of a dead session.
+    SlotsSealed,
+    /// Who gets no answer reads again before it decides what has happened.
+    UnknownResolvedByReading,
 }
 
 impl Rule {
@@ -58,6 +84,19 @@ impl Rule {
         Self::CreateChecksAbsence,
         Self::LinkChecksVersion,
         Self::UnlinkChecksVersion,
+        Self::IntentDecidedByCas,
+        Self::MarkSetByCas,
+        Self::PendingMarksRespected,
+        Self::ReaderAsksTheIntent,
+        Self::ReaderReadsAgainWhenTheSlotMovedOn,
+        Self::DuplicateMarksIgnored,
+        Self::PageReadAgainAfterItsIntents,
+        Self::ChecksMarked,
+        Self::CoveredChecksValidatedAfterMarking,
+        Self::MarksGoneBeforeReuse,
+        Self::CommittedIntentsRolledForward,
+        Self::SlotsSealed,
+        Self::UnknownResolvedByReading,
     ];
 
     /// The name, as the variable `LOCKWOOD_RULES_OFF` and the mutation table write it.

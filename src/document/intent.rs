@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Document, Key, SessionId};
+use super::{Document, Key, SessionId, Version};
 
 /// Which use of which slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -44,11 +44,11 @@ pub enum MarkChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SlotState {
-    /// Not in use. All marks of earlier uses are gone, or belong to aborted ones.
+    /// Never used yet.
     Free,
     /// Marks are being set: what was before is true.
     Pending,
-    /// What comes after is true.
+    /// What comes after is true, for ever, where a mark stands that the slot lists with its version.
     Committed,
     /// What was before is true, for ever.
     Aborted,
@@ -64,5 +64,15 @@ pub struct Slot {
     /// Where it stands.
     pub state: SlotState,
     /// The documents that this use marks.
-    pub marked: Vec<Key>,
+    pub marked: Vec<Marked>,
+}
+
+/// A document that an intent marks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Marked {
+    /// Which document.
+    pub key: Key,
+    /// The version of the cell with the mark, known from the commit on: also the version of the document that the mark puts
+    /// there. A mark that stands under another version was made by a request that was delivered twice, and means nothing.
+    pub version: Option<Version>,
 }

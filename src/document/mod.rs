@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use intent::{IntentId, Mark, MarkChange, Slot, SlotState};
+pub use intent::{IntentId, Mark, MarkChange, Marked, Slot, SlotState};
 pub use key::{EntryPosition, Key, Kind};
 pub use lock::{LockClaim, LockMode, LockRecord};
 pub use merge::NodeDelta;

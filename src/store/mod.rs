@@ -12,6 +12,7 @@ pub mod commit;
 #[cfg(test)]
 mod conformance;
 pub mod embedded;
+pub mod intents;
 pub mod memory;
 pub mod scan;
 
