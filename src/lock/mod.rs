@@ -1,7 +1,8 @@
 //! The lock engine: which locks a rename needs, who is granted them, who waits, and what people see of it.
 //!
 //! Owns lock ids, lock sets, the decisions, lock documents and the in-process provider. Imports
-//! [`ambient`](crate::ambient) and nothing else of Lockwood. Users and maintainers read docs/locking.md.
+//! [`ambient`](crate::ambient), [`rules`](crate::rules) and nothing else of Lockwood. Users and maintainers read
+//! docs/locking.md.
 //!
 //! What is hard, and where it is solved:
 //! 1. No two renames may together cut a loop off the tree: the lock set of a rename, [`LockSet`].
