@@ -31,6 +31,11 @@ pub trait Clock: Send + Sync {
 
     /// Blocks the caller for about this long.
     fn sleep(&self, duration: Duration);
+
+    /// What people are shown as the time; never used to decide anything. A clock that is not the machine's began in 1970.
+    fn wall_clock(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + self.now()
+    }
 }
 
 /// The clock of the machine.
@@ -59,6 +64,10 @@ impl Clock for SystemClock {
 
     fn sleep(&self, duration: Duration) {
         std::thread::sleep(duration);
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        wall_clock()
     }
 }
 

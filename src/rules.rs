@@ -38,6 +38,46 @@ pub enum Rule {
     LinkChecksVersion,
     /// The commit that takes a name from an inode checks that the inode is as it was read.
     UnlinkChecksVersion,
+    /// Who waits for a lock exclusive stops new shares of it.
+    WaitingExclusiveStopsNewShares,
+    /// Who comes to the queue of a lock goes to its end.
+    QueueIsFirstComeFirstServed,
+    /// A lock that is held keeps its mode, whatever its holder asks for.
+    NoUpgrade,
+    /// An operation stands in the queue of a lock once, however often it asks.
+    ClaimAddedOnce,
+    /// A release takes the lock from the operation that it names and from no other.
+    ReleaseIsOwnerChecked,
+    /// An operation that asks for its set again keeps what it has and gets nothing more.
+    AcquireIsIdempotent,
+    /// Who gives up at its deadline releases what it held meanwhile.
+    ExpiredReleasesEverything,
+    /// A session that is dropped leaves the queues too, not only the locks that it holds.
+    DroppedSessionLeavesQueues,
+    /// A session may be fenced only after its heartbeat has stood still for a whole lease on the observer's clock.
+    LeaseObservedOnOwnClockForItsWholeLength,
+    /// A heartbeat that has changed starts the lease again.
+    HeartbeatChangeRestartsTheLease,
+    /// A gap between two observations counts for a part of the lease at most.
+    LongGapsCountInPart,
+    /// Nothing of a session is recovered before it is fenced.
+    FenceBeforeRelease,
+    /// The claims of a dead session are removed only after its intents are settled.
+    IntentsSettledBeforeLocksDropped,
+    /// A session is called recovered only after its claims have been removed.
+    ClaimsDroppedBeforeRecovered,
+    /// A session is live only after it has made its intents.
+    JoiningBeforeLive,
+    /// A session that knows that it is fenced starts nothing any more.
+    FencedSessionStops,
+    /// A session whose heartbeat was not confirmed for a lease starts nothing until one is.
+    UnconfirmedSessionStops,
+    /// An operation removes its own claim and no other.
+    ClaimRemovedByItsOwnerOnly,
+    /// A claim whose operation is over for certain is removed by those whom it blocks.
+    GhostsRemoved,
+    /// A claim is a ghost only if its session is gone or its operation is over.
+    LiveClaimsAreNoGhosts,
     /// An intent is committed only from the very version at which its owner made it pending.
     IntentDecidedByCas,
     /// A mark is set only on the version of the document that the commit has read.
@@ -84,6 +124,26 @@ impl Rule {
         Self::CreateChecksAbsence,
         Self::LinkChecksVersion,
         Self::UnlinkChecksVersion,
+        Self::WaitingExclusiveStopsNewShares,
+        Self::QueueIsFirstComeFirstServed,
+        Self::NoUpgrade,
+        Self::ClaimAddedOnce,
+        Self::ReleaseIsOwnerChecked,
+        Self::AcquireIsIdempotent,
+        Self::ExpiredReleasesEverything,
+        Self::DroppedSessionLeavesQueues,
+        Self::LeaseObservedOnOwnClockForItsWholeLength,
+        Self::HeartbeatChangeRestartsTheLease,
+        Self::LongGapsCountInPart,
+        Self::FenceBeforeRelease,
+        Self::IntentsSettledBeforeLocksDropped,
+        Self::ClaimsDroppedBeforeRecovered,
+        Self::JoiningBeforeLive,
+        Self::FencedSessionStops,
+        Self::UnconfirmedSessionStops,
+        Self::ClaimRemovedByItsOwnerOnly,
+        Self::GhostsRemoved,
+        Self::LiveClaimsAreNoGhosts,
         Self::IntentDecidedByCas,
         Self::MarkSetByCas,
         Self::PendingMarksRespected,

@@ -1,5 +1,6 @@
 //! Lock documents as they are stored by shared engines. Data only; the rules are in `lock`.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -10,10 +11,19 @@ use super::SessionId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LockMode {
-    /// Held by any number of operations at once.
+    /// Held by any number of operations at once; what an ancestor gets.
     Shared,
-    /// Held by one operation alone.
+    /// Held by one operation alone; what the target gets.
     Exclusive,
+}
+
+impl fmt::Display for LockMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shared => "shared",
+            Self::Exclusive => "exclusive",
+        })
+    }
 }
 
 /// One operation at a lock: it holds it or waits for it.
@@ -27,7 +37,8 @@ pub struct LockClaim {
     pub mode: LockMode,
     /// What it does, for people.
     pub purpose: Arc<str>,
-    /// Since when, in nanoseconds since 1970 by the wall clock of the claimant: for people, never compared.
+    /// Since when it has held or waited, in nanoseconds since 1970 by the wall clock of whoever let it: for people, never
+    /// compared.
     pub since_ns: u64,
 }
 

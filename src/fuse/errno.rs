@@ -42,7 +42,10 @@ fn lock_errno(error: &LockError) -> Errno {
             Errno::EINVAL
         }
         LockError::WouldBlock(_) | LockError::TimedOut(_) => Errno::EBUSY,
-        LockError::Closed | LockError::SessionDropped => Errno::EIO,
+        LockError::Store(StoreError::NoSpace) => Errno::ENOSPC,
+        LockError::Closed | LockError::SessionDropped | LockError::Damaged { .. } | LockError::Store(_) => {
+            Errno::EIO
+        }
     }
 }
 

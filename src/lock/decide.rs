@@ -23,6 +23,7 @@ use super::error::{Blocked, HeldBy};
 use super::id::LockId;
 use super::set::{LockEntry, LockSet};
 use super::who::{OpId, SessionId};
+use crate::rules::{Rule, holds};
 use one::Lock;
 
 /// A point in time: nanoseconds on a monotonic clock of the provider's, from an origin of the provider's.
@@ -149,7 +150,10 @@ impl State {
             Event::Expire => self.expire(now, commands),
             Event::DropSession { session } => {
                 let (first, last) = (OpId { session, number: 0 }, OpId { session, number: u64::MAX });
-                let leaving: Vec<OpId> = self.ops.range(first..=last).map(|(op, _)| *op).collect();
+                let of_session = self.ops.range(first..=last);
+                let leaves = |op: &Op| op.waits_for().is_none() || holds(Rule::DroppedSessionLeavesQueues);
+                let leaving: Vec<OpId> =
+                    of_session.filter(|(_, op)| leaves(op)).map(|(id, _)| *id).collect();
                 self.remove(&leaving, now, commands);
                 commands.extend(leaving.into_iter().map(Command::Dropped));
             }
@@ -183,7 +187,7 @@ impl State {
     }
 
     fn acquire(&mut self, op: OpId, wanted: Op, now: Nanos, commands: &mut Vec<Command>) {
-        if let Some(known) = self.ops.get(&op) {
+        if let Some(known) = self.ops.get(&op).filter(|_| holds(Rule::AcquireIsIdempotent)) {
             commands.push(match known.waits_for() {
                 _ if known.set != wanted.set => Command::Reused(op),
                 Some(entry) => Command::Waiting { op, lock: entry.id.clone() },
@@ -228,7 +232,11 @@ impl State {
             Some(Command::Expired { op: *op, blocked })
         });
         commands.extend(expired);
-        self.remove(leaving, now, commands);
+        if holds(Rule::ExpiredReleasesEverything) {
+            self.remove(leaving, now, commands);
+        } else {
+            leaving.iter().for_each(|op| drop(self.ops.remove(op)));
+        }
     }
 
     /// The operations that wait and for which `wanted` is true.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::id::LockId;
 use super::set::Mode;
 use super::who::OpId;
+use crate::store::StoreError;
 
 /// Every error of the lock layer.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +58,18 @@ pub enum LockError {
     /// The session was dropped while the operation waited: it is dead to the volume. The caller holds nothing.
     #[error("the session was dropped while it waited for a lock")]
     SessionDropped,
+    /// A lock document is not what lock documents are: its id does not belong to its path, or its path is none.
+    #[error("the lock document \"{id}\" is damaged: {reason}")]
+    Damaged {
+        /// The document's id, printable.
+        id: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The store that has the lock documents failed. The caller holds nothing; what it could not take back is removed by
+    /// others.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 /// Which lock an operation could not get, and who had it.

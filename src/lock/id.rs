@@ -8,7 +8,8 @@
 //!    proper prefix sorts first. (Subtrees need not be contiguous in it: `/a-b` sorts between `/a` and `/a/b`. Nothing
 //!    relies on that.)
 //! 2. One path has one document id and one only, so [`LockId::parse`] refuses every spelling but the canonical one.
-//! 3. A rename names some eighteen paths, most of them prefixes of two, so an ancestor shares its descendant's bytes.
+//! 3. Some engines bound the length of an id, and paths are longer. [`LockId::document_id`] then ends in a hash.
+//! 4. A rename names some eighteen paths, most of them prefixes of two, so an ancestor shares its descendant's bytes.
 
 use std::cmp::Ordering;
 use std::fmt::{self, Write as _};
@@ -16,12 +17,19 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
+use xxhash_rust::xxh3::xxh3_128;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::error::LockError;
 
 /// Everything but the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Between the prefix and the hash of a shortened document id. No canonical id has it.
+const SHORTENED: char = '=';
+
+/// The digits of a shortened id's hash: XXH3-128 in hexadecimal.
+const HASH_DIGITS: usize = 32;
 
 /// The path that a lock stands for, for example `/clinton/projects`.
 ///
@@ -86,6 +94,13 @@ impl LockId {
     /// [`LockError::InvalidId`] if the text is not the URL-encoded form of a valid path, or not its canonical form
     /// (upper-case digits, nothing encoded that need not be); the error then holds the canonical one.
     pub fn parse(encoded: &str) -> Result<LockId, LockError> {
+        if let Some((_, hash)) = encoded.rsplit_once(SHORTENED) {
+            let is_hash = hash.len() == HASH_DIGITS && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+            if is_hash {
+                let reason = "it was shortened to end in a hash; the lock document itself has the path";
+                return Err(LockError::InvalidId { id: printable(encoded.as_bytes()), reason: reason.to_owned() });
+            }
+        }
         let decoded: Vec<u8> = percent_decode_str(encoded).collect();
         let id = LockId::from_path(&decoded).map_err(|error| match error {
             LockError::InvalidPath { reason, .. } => {
@@ -106,6 +121,25 @@ impl LockId {
     /// The id of the lock document: the path with every byte but `A-Z a-z 0-9 - . _ ~` as `%XX`.
     pub fn encoded(&self) -> String {
         percent_encode(self.as_bytes(), ENCODED).to_string()
+    }
+
+    /// The id of the lock document where ids have at most `bytes_max` bytes: [`LockId::encoded`] if that is short enough;
+    /// else as much of it as fits, without cutting an escape in two, then `=` and the XXH3-128 hash of the whole path as 32
+    /// hexadecimal digits. Never longer than `bytes_max`, which is 33 at least.
+    ///
+    /// Two paths have the same id only if their hashes collide, which is not to be expected; they then share a lock, and
+    /// that excludes more than it need, never less. The path stands in the document, so nothing is read back from the hash.
+    pub fn document_id(&self, bytes_max: usize) -> String {
+        let mut id = self.encoded();
+        if id.len() <= bytes_max {
+            return id;
+        }
+        let fits = bytes_max.saturating_sub(1 + HASH_DIGITS);
+        // An escape is three bytes: cut before it if fewer of them fit.
+        let cut = (fits.saturating_sub(2)..fits).find(|at| id.as_bytes().get(*at) == Some(&b'%'));
+        id.truncate(cut.unwrap_or(fits));
+        let _ = write!(id, "{SHORTENED}{:0HASH_DIGITS$x}", xxh3_128(self.as_bytes()));
+        id
     }
 
     /// The path.
@@ -273,6 +307,35 @@ mod tests {
         for nonsense in ["", "clinton", "%2Fa%2F", "%2F%00", "%2", "%zz"] {
             assert!(LockId::parse(nonsense).is_err(), "{nonsense}");
         }
+    }
+
+    #[test]
+    fn a_long_id_is_cut_between_two_escapes_and_ends_in_a_hash() {
+        let path = format!("/{}", "\u{e9}".repeat(30));
+        let long = LockId::from_path(path.as_bytes()).unwrap();
+        let hash = format!("={:032x}", xxh3_128(path.as_bytes()));
+        let table = [(33, ""), (35, ""), (36, "%2F"), (38, "%2F"), (39, "%2F%C3"), (42, "%2F%C3%A9")];
+        for (bytes_max, prefix) in table {
+            assert_eq!(long.document_id(bytes_max), format!("{prefix}{hash}"));
+        }
+        assert_eq!(long.document_id(long.encoded().len()), long.encoded());
+        assert_eq!(id("/clinton").document_id(33), "%2Fclinton");
+        let error = LockId::parse(&long.document_id(99)).unwrap_err().to_string();
+        assert!(error.contains("shortened"), "{error}");
+    }
+
+    #[test]
+    fn long_paths_that_begin_alike_have_ids_of_their_own() {
+        let mut seen = std::collections::BTreeSet::new();
+        for depth in 1..40 {
+            for name in ["x", "y", "x%", "x="] {
+                let path = format!("{}/{name}", "/a directory".repeat(depth));
+                let document = id(&path).document_id(512);
+                assert!(document.len() <= 512);
+                assert!(seen.insert(document), "{path}");
+            }
+        }
+        assert!(seen.iter().any(|id| id.len() == 512), "no id was shortened");
     }
 
     #[test]

@@ -1,21 +1,25 @@
 //! The lock engine: which locks a rename needs, who is granted them, who waits, and what people see of it.
 //!
-//! Owns lock ids, lock sets, the decisions, lock documents and the in-process provider. Imports
-//! [`ambient`](crate::ambient), [`rules`](crate::rules) and nothing else of Lockwood. Users and maintainers read
-//! docs/locking.md.
+//! Owns lock ids, lock sets, the decisions, lock documents, the two providers, and the sessions of shared stores. Imports
+//! `ambient`, `rules`, `document` and `store`. Users and maintainers read docs/locking.md.
 //!
 //! What is hard, and where it is solved:
 //! 1. No two renames may together cut a loop off the tree: the lock set of a rename, [`LockSet`].
 //! 2. No two operations may wait for each other: the global order of [`LockId`], and [`decide`].
 //! 3. Nobody may be starved, and no wait may be lost: the queue of one lock, [`decide::one`].
 //! 4. A wait must cost nothing to those who do not wait, and wake nobody but the one who is granted: [`LockTable`].
-//! 5. Anybody must be able to see who holds what, for what, and since when: [`LockDocument`].
+//! 5. The same rules must hold where the locks are documents that many hosts change: [`SharedLocks`].
+//! 6. The dead must be told from the slow, and cleaned up after: [`session`].
+//! 7. Anybody must be able to see who holds what, for what, and since when: [`LockDocument`].
 
+mod change;
 pub mod decide;
 mod document;
 mod error;
 mod id;
+pub mod session;
 mod set;
+pub mod shared;
 mod table;
 mod timestamp;
 mod who;
@@ -24,6 +28,7 @@ pub use document::{HolderEntry, LockDocument, OperationEntry, WaiterEntry};
 pub use error::{Blocked, HeldBy, LockError};
 pub use id::LockId;
 pub use set::{LockEntry, LockSet, Mode};
+pub use shared::{SharedGuard, SharedLocks};
 pub use table::{Counters, DEFAULT_WAIT, Guard, LockTable, Request};
 pub use timestamp::Timestamp;
 pub use who::{OpId, SessionId};

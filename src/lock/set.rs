@@ -7,32 +7,10 @@
 //! of `/a/b` to `/a`), and a lock is never upgraded, so the stronger mode must be known before the first is taken.
 //! Each side alone is a chain already in the global order, so the set is the merge of two chains.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
 use super::error::LockError;
 use super::id::LockId;
+pub use crate::document::LockMode as Mode;
 use crate::rules::{Rule, holds};
-
-/// How a lock is held or asked for. The stronger mode is the greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Held by any number of operations at once; what an ancestor gets.
-    Shared,
-    /// Held by one operation alone; what the target gets.
-    Exclusive,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::Shared => "shared",
-            Mode::Exclusive => "exclusive",
-        })
-    }
-}
 
 /// One lock of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -154,12 +154,7 @@ fn lock(namespace: &Namespace, name: &str) -> Option<ControlNode> {
 
 /// The name of a lock's file: its id, or where that is longer than a name may be, the beginning of it and a hash.
 pub fn file_name(id: &LockId) -> String {
-    const HASHED_PREFIX: usize = NAME_MAX - 17;
-    let encoded = id.encoded();
-    if encoded.len() <= NAME_MAX {
-        return encoded;
-    }
-    format!("{}~{:016x}", &encoded[..HASHED_PREFIX], xxh3_64(id.as_bytes()))
+    id.document_id(NAME_MAX)
 }
 
 #[cfg(test)]

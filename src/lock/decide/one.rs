@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use super::Nanos;
 use crate::lock::set::Mode;
 use crate::lock::who::OpId;
+use crate::rules::{Rule, holds};
 
 /// An operation that holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +55,12 @@ impl Default for Lock {
 }
 
 impl Lock {
+    /// A lock as a document has it. The caller keeps the rules if the document did.
+    pub(in crate::lock) fn restore(mode: Mode, mut holders: Vec<Holder>, queue: VecDeque<Waiter>) -> Lock {
+        holders.sort_by_key(|holder| holder.op);
+        Lock { mode, holders, queue }
+    }
+
     /// How the lock is held; without meaning while nobody holds it.
     pub fn mode(&self) -> Mode {
         self.mode
@@ -70,7 +77,7 @@ impl Lock {
     }
 
     /// Whether nothing of the lock needs to be kept.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(in crate::lock) fn is_idle(&self) -> bool {
         self.holders.is_empty() && self.queue.is_empty()
     }
 
@@ -80,35 +87,47 @@ impl Lock {
     }
 
     /// Grants the lock, or puts the operation at the end of the queue. Returns whether the operation holds it now.
-    pub(super) fn ask(&mut self, op: OpId, mode: Mode, now: Nanos) -> bool {
+    pub(in crate::lock) fn ask(&mut self, op: OpId, mode: Mode, now: Nanos) -> bool {
         if self.holder_index(op).is_ok() {
+            if !holds(Rule::NoUpgrade) {
+                self.mode = mode;
+            }
             return true;
         }
-        if self.queue.is_empty() && self.is_free_for(mode) {
+        let comes_first = self.queue.is_empty() || !holds(Rule::WaitingExclusiveStopsNewShares);
+        if comes_first && self.is_free_for(mode) {
             self.hold(op, mode, now);
             return true;
         }
-        if !self.queue.iter().any(|waiter| waiter.op == op) {
-            self.queue.push_back(Waiter { op, mode, since: now });
+        let waits = self.queue.iter().any(|waiter| waiter.op == op);
+        if !waits || !holds(Rule::ClaimAddedOnce) {
+            let waiter = Waiter { op, mode, since: now };
+            if holds(Rule::QueueIsFirstComeFirstServed) {
+                self.queue.push_back(waiter);
+            } else {
+                self.queue.push_front(waiter);
+            }
         }
         false
     }
 
     /// Takes the lock from an operation, if it holds it.
-    pub(super) fn release(&mut self, op: OpId) {
-        if let Ok(index) = self.holder_index(op) {
-            self.holders.remove(index);
+    pub(in crate::lock) fn release(&mut self, op: OpId) {
+        match self.holder_index(op) {
+            Ok(index) => drop(self.holders.remove(index)),
+            Err(_) if holds(Rule::ReleaseIsOwnerChecked) => {}
+            Err(_) => drop(self.holders.pop()),
         }
     }
 
     /// Takes an operation out of the queue, if it is there.
-    pub(super) fn leave_queue(&mut self, op: OpId) {
+    pub(in crate::lock) fn leave_queue(&mut self, op: OpId) {
         self.queue.retain(|waiter| waiter.op != op);
     }
 
     /// Grants the lock to the head of the queue, if it is free for it. To be called until it returns `None` whenever
     /// somebody has released the lock or left the queue.
-    pub(super) fn promote(&mut self, now: Nanos) -> Option<OpId> {
+    pub(in crate::lock) fn promote(&mut self, now: Nanos) -> Option<OpId> {
         let head = *self.queue.front()?;
         if !self.is_free_for(head.mode) {
             return None;

@@ -8,6 +8,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use lockwood::document::SessionState;
+use lockwood::lock::session::{Found, SlotsSeen, Step, next_step};
 use lockwood::namespace::ops::rename::rests_on;
 use lockwood::store::intents::decide::{self, Settling};
 use stateright::{Model, Property};
@@ -36,7 +38,7 @@ pub enum Action {
     Delay(usize),
     /// Its process dies.
     Crash(usize),
-    /// It is declared dead.
+    /// Somebody holds it for dead, and begins its recovery.
     Fence(usize),
     /// Somebody takes the next step of its recovery.
     Recover(usize),
@@ -299,18 +301,32 @@ impl Protocol {
         self.scenario.locks.present(state.locks) & 1 << s != 0
     }
 
-    /// The next step of the recovery of a dead session. Any number of recoverers take such steps, in any order.
+    /// The next step of the recovery of a session that somebody holds for dead. Any number of recoverers take such steps,
+    /// in any order.
     fn recover(&self, state: &mut State, s: usize) {
-        match state.sessions[s].standing {
-            Standing::Live => {}
-            Standing::Fenced if self.scenario.engine == Engine::Weak => self.settle(state, s),
-            Standing::Fenced => state.sessions[s].standing = Standing::Settled,
-            Standing::Settled | Standing::Recovered => {
-                if self.holds_locks(state, s) {
-                    let again = state.sessions[s].standing == Standing::Recovered;
-                    self.reach(if again { Reached::Ghost } else { Reached::Recovery });
-                }
-                state.sessions[s].standing = Standing::Recovered;
+        let session = &state.sessions[s];
+        let (state_of, slots) = match session.standing {
+            Standing::Live => (SessionState::Live, SlotsSeen::Open),
+            Standing::Fenced => (SessionState::Fenced, SlotsSeen::Open),
+            Standing::Settled => (SessionState::Fenced, SlotsSeen::Sealed),
+            Standing::Recovered => (SessionState::Recovered, SlotsSeen::Gone),
+        };
+        let slots = if self.scenario.engine == Engine::Weak { slots } else { SlotsSeen::Gone };
+        let found = Found { state: Some(state_of), slots, claims: self.holds_locks(state, s), collected: true };
+        match next_step(&found) {
+            Step::Fence => {
+                state.faults[1] -= u8::from(!session.crashed);
+                state.sessions[s].standing = Standing::Fenced;
+            }
+            Step::SettleIntents => self.settle(state, s),
+            Step::DropClaims => {
+                self.reach(Reached::Recovery);
+                self.ask(state, Ask::Drop(s as u8));
+            }
+            Step::MarkRecovered => state.sessions[s].standing = Standing::Recovered,
+            Step::Collect | Step::DeleteSlots | Step::DeleteSession | Step::Done => {
+                // A request of the dead session's was late: its claim is a ghost, and those whom it blocks remove it.
+                self.reach(Reached::Ghost);
                 self.ask(state, Ask::Drop(s as u8));
             }
         }
@@ -469,11 +485,7 @@ impl Model for Protocol {
             Action::AbortOthers(s) => return self.abort_others(&mut next, s).then_some(next),
             Action::Delay(s) => return self.delay(&mut next, s).then_some(next),
             Action::Crash(s) => self.crash(&mut next, s),
-            Action::Fence(s) => {
-                next.faults[1] -= u8::from(!state.sessions[s].crashed);
-                next.sessions[s].standing = Standing::Fenced;
-            }
-            Action::Recover(s) => self.recover(&mut next, s),
+            Action::Fence(s) | Action::Recover(s) => self.recover(&mut next, s),
             Action::Expire => {
                 self.reach(Reached::Expiry);
                 self.ask(&mut next, Ask::Expire);

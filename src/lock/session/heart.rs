@@ -1,0 +1,90 @@
+//! The thread that says that a session lives. Imports `ambient`.
+//!
+//! A heart that stopped without a word would leave a session that believes to be alive until the store refuses it. So
+//! whatever ends the thread, a panic included, fences the session in its own eyes.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::member::Member;
+use super::standing::Standing;
+use crate::ambient;
+use crate::store::StoreError;
+
+/// Beats for a session until this is dropped.
+pub struct Heart {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Stop {
+    asked: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Heart {
+    /// Starts to beat, at once and then every `interval`: a third of the lease or less.
+    ///
+    /// # Errors
+    /// The operating system's, when it has no room for another thread.
+    pub fn start(member: Arc<Member>, interval: Duration) -> io::Result<Self> {
+        let stop = Arc::new(Stop::default());
+        let theirs = Arc::clone(&stop);
+        let thread = ambient::spawn("heartbeat", move || beat_until_stopped(&member, &theirs, interval))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        *self.stop.asked.lock() = true;
+        self.stop.wake.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the heartbeat thread has panicked; the session was stopped");
+        }
+    }
+}
+
+/// Fences the session in its own eyes unless the heart was stopped in good order.
+struct FenceOnPanic(Arc<Standing>);
+
+impl Drop for FenceOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fence();
+        }
+    }
+}
+
+fn beat_until_stopped(member: &Member, stop: &Stop, interval: Duration) {
+    let _fence = FenceOnPanic(Arc::clone(member.standing()));
+    let mut failing = false;
+    loop {
+        match member.beat() {
+            Ok(()) => failing = false,
+            Err(StoreError::Fenced) => {
+                log::error!("session {} was declared dead: unmount and mount again", member.id());
+                return;
+            }
+            Err(error) if !failing => {
+                log::warn!("session {} cannot say that it lives: {error}; trying again", member.id());
+                failing = true;
+            }
+            Err(_) => {}
+        }
+        let mut asked = stop.asked.lock();
+        if !*asked {
+            stop.wake.wait_for(&mut asked, interval);
+        }
+        if *asked {
+            return;
+        }
+    }
+}

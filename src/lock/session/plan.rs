@@ -1,0 +1,151 @@
+//! What a recoverer does next for a dead session, given what it has read. Pure; imports `rules`.
+//!
+//! Any number of recoverers may be at it, and each may die at any step: the plan rests on what is in the store alone, every
+//! step may be repeated, and whoever comes later goes on where the last one stopped. Why the order:
+//!
+//! 1. *Fence first.* A session that is not fenced may still commit, and its locks are what its commits rest on.
+//! 2. *Settle its intents before its locks go.* A commit does not mark what it checks under a lock; if the lock went while
+//!    the commit can still be decided, somebody could change what it checked. Once every slot is sealed nothing can be
+//!    decided any more.
+//! 3. *Collect before it is called recovered*, for nobody looks at a recovered session again.
+//! 4. *The slots go after the session is recovered.* While it is fenced, a missing slot would look like one that was never
+//!    made.
+//! 5. *The session's document goes last*: as long as anything is left, it tells others that there is something to do.
+
+use crate::document::SessionState;
+use crate::rules::{Rule, holds};
+
+/// The slots of a session, as they were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SlotsSeen {
+    /// At least one is there and not sealed.
+    Open,
+    /// At least one is there, and all that are there are sealed.
+    Sealed,
+    /// None is there.
+    Gone,
+}
+
+/// What a recoverer has read of a session that may be fenced, or has been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Found {
+    /// Where the session stands; `None` if it has no document.
+    pub state: Option<SessionState>,
+    /// Its slots.
+    pub slots: SlotsSeen,
+    /// Whether some lock document may have a claim of its: until a whole listing, made after its slots were sealed, had
+    /// none.
+    pub claims: bool,
+    /// Whether what the session left in the tree is collected; each recoverer makes sure itself.
+    pub collected: bool,
+}
+
+/// A step of a recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Declare it dead: the session to fenced.
+    Fence,
+    /// Decide its intents, clean their marks, seal its slots.
+    SettleIntents,
+    /// Take its claims out of every lock document, and let in who is next.
+    DropClaims,
+    /// Collect what it left in the tree.
+    Collect,
+    /// The session from fenced to recovered.
+    MarkRecovered,
+    /// Delete its slots.
+    DeleteSlots,
+    /// Delete its document.
+    DeleteSession,
+    /// Nothing is left.
+    Done,
+}
+
+/// The next step.
+pub fn next_step(found: &Found) -> Step {
+    match found.state {
+        Some(SessionState::Joining | SessionState::Live) if holds(Rule::FenceBeforeRelease) => Step::Fence,
+        Some(SessionState::Recovered) if found.slots == SlotsSeen::Gone => Step::DeleteSession,
+        None if found.slots == SlotsSeen::Gone => Step::Done,
+        // Without a document, these are slots that a delayed request made again.
+        Some(SessionState::Recovered) | None => Step::DeleteSlots,
+        Some(_) => clean_up(found),
+    }
+}
+
+fn clean_up(found: &Found) -> Step {
+    let open = found.slots == SlotsSeen::Open;
+    if open && (holds(Rule::IntentsSettledBeforeLocksDropped) || !found.claims) {
+        Step::SettleIntents
+    } else if found.claims && holds(Rule::ClaimsDroppedBeforeRecovered) {
+        Step::DropClaims
+    } else if !found.collected {
+        Step::Collect
+    } else {
+        Step::MarkRecovered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use SessionState::{Fenced, Joining, Live, Recovered};
+    use SlotsSeen::{Gone, Open, Sealed};
+
+    #[test]
+    fn the_next_step_of_whatever_is_found() {
+        // State, slots, claims left, collected.
+        let table = [
+            (Some(Joining), Gone, true, false, Step::Fence),
+            (Some(Joining), Open, false, true, Step::Fence),
+            (Some(Live), Open, true, false, Step::Fence),
+            (Some(Live), Sealed, true, false, Step::Fence),
+            (Some(Fenced), Open, true, false, Step::SettleIntents),
+            (Some(Fenced), Open, false, true, Step::SettleIntents),
+            (Some(Fenced), Sealed, true, false, Step::DropClaims),
+            (Some(Fenced), Gone, true, false, Step::DropClaims),
+            (Some(Fenced), Sealed, false, false, Step::Collect),
+            (Some(Fenced), Sealed, false, true, Step::MarkRecovered),
+            (Some(Fenced), Gone, false, true, Step::MarkRecovered),
+            (Some(Recovered), Sealed, true, false, Step::DeleteSlots),
+            (Some(Recovered), Open, true, false, Step::DeleteSlots),
+            (Some(Recovered), Gone, true, false, Step::DeleteSession),
+            (None, Open, false, false, Step::DeleteSlots),
+            (None, Sealed, false, false, Step::DeleteSlots),
+            (None, Gone, true, false, Step::Done),
+        ];
+        for (state, slots, claims, collected, expected) in table {
+            let found = Found { state, slots, claims, collected };
+            assert_eq!(next_step(&found), expected, "{found:?}");
+        }
+    }
+
+    /// From whatever is found, each step done leads to the end, in the one order.
+    #[test]
+    fn every_recovery_ends_in_the_one_order() {
+        for state in [None, Some(Joining), Some(Live), Some(Fenced), Some(Recovered)] {
+            for slots in [Open, Sealed, Gone] {
+                for (claims, collected) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let mut found = Found { state, slots, claims, collected };
+                    let mut steps = Vec::new();
+                    while next_step(&found) != Step::Done {
+                        let step = next_step(&found);
+                        steps.push(step as u8);
+                        match step {
+                            Step::Fence => found.state = Some(Fenced),
+                            Step::SettleIntents => found.slots = Sealed,
+                            Step::DropClaims => found.claims = false,
+                            Step::Collect => found.collected = true,
+                            Step::MarkRecovered => found.state = Some(Recovered),
+                            Step::DeleteSlots => found.slots = Gone,
+                            Step::DeleteSession => found.state = None,
+                            Step::Done => {}
+                        }
+                        assert!(steps.len() < 8, "no end: {steps:?}");
+                    }
+                    assert!(steps.is_sorted(), "{steps:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! The provider over lock documents: the locks of a store that many hosts share.
+//!
+//! Owns taking, waiting and releasing. Imports the rules of one lock, `store::cells`, `ambient`, and what a session knows of
+//! itself. Each lock is a document of its own, changed by compare-and-set; the rules are those of every other provider.
+//!
+//! What is hard, and where it is solved:
+//! 1. The rules must not be written twice: [`record`] applies [`decide::one`](super::decide::one) to a document.
+//! 2. A request may arrive late, twice or never. An operation knows its claim by its number, which is never used again, so
+//!    to ask again is harmless; and what arrives after the end is a ghost: [`claims`].
+//! 3. No two operations may wait for each other: locks are taken one after the other in the global order, as in
+//!    [`decide`](super::decide). Who waits is in one queue, holds what comes before and nothing that comes after.
+//! 4. No wait may be lost, and none may need the one who is waited for to be alive: whoever releases a lock lets in the next
+//!    by the same compare-and-set; who waits looks again and again, and removes the ghosts before it.
+//! 5. An operation that does not know what became of its commit must not let its locks go: [`SharedGuard::abandon`].
+
+pub mod claims;
+pub mod record;
+mod view;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::change::{Pauses, Store};
+use super::session::{self, Operation, Standing};
+use super::set::LockEntry;
+use super::{Blocked, LockError, LockId, LockSet, Mode, OpId};
+use crate::ambient::Clock;
+use crate::document::{LockClaim, LockRecord, SessionId};
+use crate::store::StoreError;
+use crate::store::cells::{CasError, Cell, CellKey, Cells, StoredCell};
+use claims::{in_cell, is_ghost, is_own, now_ns, take_out};
+use record::{ask, blocked};
+
+/// How locks are kept and waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long the id of a lock document may be, in bytes: a property of the engine, the same for all its sessions.
+    pub id_bytes_max: usize,
+    /// How long a waiter waits before it looks the second time.
+    pub look_after: Duration,
+    /// How long it waits between two looks at most.
+    pub look_at_least_every: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            id_bytes_max: 512,
+            look_after: Duration::from_millis(2),
+            look_at_least_every: Duration::from_millis(100),
+        }
+    }
+}
+
+/// Who waits looks for ghosts at its first look and then at each of these.
+const LOOKS_PER_GHOST_HUNT: u32 = 8;
+/// How often the compare-and-set of a lock that is free may fail, after the deadline, before it counts as not free.
+const TRIES_AFTER_DEADLINE: u32 = 16;
+
+/// The locks of one session. A clone is another handle to the same.
+#[derive(Clone)]
+pub struct SharedLocks {
+    store: Store,
+    standing: Arc<Standing>,
+    closed: Arc<AtomicBool>,
+    settings: Settings,
+}
+
+/// A lock document as an operation left it.
+#[derive(Debug)]
+struct Held {
+    key: CellKey,
+    known: Option<StoredCell>,
+}
+
+/// Why a lock was not granted.
+enum Refusal {
+    Blocked(Box<Blocked>),
+    Error(LockError),
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::Error(match error {
+            StoreError::Fenced => LockError::SessionDropped,
+            other => LockError::Store(other),
+        })
+    }
+}
+
+impl SharedLocks {
+    /// The locks of the session whose `standing` this is.
+    pub fn new(
+        cells: Arc<dyn Cells>,
+        clock: Arc<dyn Clock>,
+        standing: Arc<Standing>,
+        settings: Settings,
+    ) -> Self {
+        let store = Store { cells, clock, seed: standing.session().0 };
+        Self { store, standing, closed: Arc::default(), settings }
+    }
+
+    /// Takes all locks of the set, or none. Does not wait for anybody.
+    ///
+    /// # Errors
+    /// [`LockError::WouldBlock`] with the first lock that was not free; others as [`SharedLocks::acquire`].
+    pub fn try_acquire(&self, set: &LockSet, purpose: Arc<str>) -> Result<SharedGuard, LockError> {
+        self.take_all(set, purpose, Duration::ZERO).map_err(|refusal| match refusal {
+            Refusal::Blocked(blocked) => LockError::WouldBlock(blocked),
+            Refusal::Error(error) => error,
+        })
+    }
+
+    /// Takes all locks of the set, and waits for them for as long as `wait` at most. `purpose` is for people: one line.
+    ///
+    /// # Errors
+    /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::SessionDropped`] if this
+    /// session is fenced; [`LockError::Store`], [`LockError::Damaged`]. With any of them nothing is held: what could not be
+    /// taken back because the store failed is a ghost.
+    pub fn acquire(&self, set: &LockSet, purpose: Arc<str>, wait: Duration) -> Result<SharedGuard, LockError> {
+        self.take_all(set, purpose, wait).map_err(|refusal| match refusal {
+            Refusal::Blocked(blocked) => LockError::TimedOut(blocked),
+            Refusal::Error(error) => error,
+        })
+    }
+
+    /// Grants nothing any more: ends every wait with [`LockError::Closed`], and every later request too. What is held stays
+    /// held until its guards are dropped.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Refusal::Error(LockError::Closed));
+        }
+        Ok(self.standing.check()?)
+    }
+
+    /// Removes every ghost from every lock document; returns from how many. A ghost that nobody waits for only takes room,
+    /// so to be called now and then.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn sweep(&self) -> Result<usize, LockError> {
+        let mut swept = 0;
+        for (key, found) in self.list()? {
+            let Ok(Some(record)) = in_cell(&key, Some(&found)) else { continue };
+            let ghosts = self.ghosts(record)?;
+            if !ghosts.is_empty() {
+                take_out(&self.store, &key, Some(found), |op| ghosts.contains(&op))?;
+                swept += 1;
+            }
+        }
+        Ok(swept)
+    }
+
+    fn take_all(&self, set: &LockSet, purpose: Arc<str>, wait: Duration) -> Result<SharedGuard, Refusal> {
+        self.check()?;
+        let started = self.store.clock.now();
+        let documents = self.documents_of(set);
+        let keys: Vec<_> = documents.iter().map(|(key, _)| key.clone()).collect();
+        let operation = self.standing.begin();
+        // From here on, whatever is taken is released when the guard is dropped.
+        let mut guard = SharedGuard { locks: self.clone(), held: Vec::with_capacity(keys.len()), operation };
+        // A hint, in one round trip: each compare-and-set says whether it still holds.
+        let hints = self.store.insist(|| self.store.cells.read_many(&keys))?;
+        if wait.is_zero() {
+            self.give_way(&documents, &hints, guard.op())?;
+        }
+        for ((key, entry), hint) in documents.into_iter().zip(hints) {
+            let mut taking = Taking {
+                locks: self,
+                op: guard.op(),
+                key: &key,
+                entry,
+                purpose: &purpose,
+                deadline: started.saturating_add(wait),
+            };
+            // Listed first, so that it is released also if nobody knows whether it was taken.
+            guard.held.push(Held { key: key.clone(), known: None });
+            let known = taking.run(hint)?;
+            if let Some(held) = guard.held.last_mut() {
+                held.known = Some(known);
+            }
+        }
+        Ok(guard)
+    }
+
+    /// Refuses at once, before anything is written, if a lock is seen not to be free for somebody who does not wait.
+    fn give_way(
+        &self,
+        documents: &[(CellKey, LockEntry)],
+        hints: &[Option<StoredCell>],
+        op: OpId,
+    ) -> Result<(), Refusal> {
+        for ((key, entry), hint) in documents.iter().zip(hints) {
+            let Some(record) = in_cell(key, hint.as_ref())? else { continue };
+            let claim = self.claim(op, entry.mode, &Arc::from(""));
+            if !ask(Some(record), &entry.id, &claim).holds && self.ghosts(record)?.is_empty() {
+                let now_ns = now_ns(&*self.store.clock);
+                return Err(Refusal::Blocked(Box::new(blocked(record, &entry.id, op, entry.mode, now_ns))));
+            }
+        }
+        Ok(())
+    }
+
+    /// The documents of a set, in its order. Should two paths share a document, it is taken once, in the stronger mode.
+    fn documents_of(&self, set: &LockSet) -> Vec<(CellKey, LockEntry)> {
+        let mut documents: Vec<(CellKey, LockEntry)> = Vec::with_capacity(set.entries().len());
+        for entry in set.entries() {
+            let key = CellKey::Lock(entry.id.document_id(self.settings.id_bytes_max).into());
+            match documents.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, known)) => known.mode = known.mode.max(entry.mode),
+                None => documents.push((key, entry.clone())),
+            }
+        }
+        documents
+    }
+
+    /// The claims of a document that are ghosts.
+    fn ghosts(&self, record: &LockRecord) -> Result<Vec<OpId>, StoreError> {
+        let own = self.standing.session();
+        let sessions: Vec<SessionId> =
+            record::sessions(record).into_iter().filter(|session| *session != own).collect();
+        let keys: Vec<_> = sessions.iter().map(|session| session::key(*session)).collect();
+        let found = self.store.insist(|| self.store.cells.read_many(&keys))?;
+        let mut ghosts = Vec::new();
+        for claim in record::claims(record).map(record::op_of) {
+            let is_ghost = if claim.session == own {
+                !self.standing.runs(claim.number)
+            } else {
+                let at = sessions.binary_search(&claim.session).ok();
+                let cell = at.and_then(|at| found.get(at)).and_then(Option::as_ref);
+                is_ghost(claim, session::in_cell(claim.session, cell)?)
+            };
+            if is_ghost {
+                ghosts.push(claim);
+            }
+        }
+        Ok(ghosts)
+    }
+
+    fn claim(&self, op: OpId, mode: Mode, purpose: &Arc<str>) -> LockClaim {
+        LockClaim {
+            session: op.session,
+            operation: op.number,
+            mode,
+            purpose: Arc::clone(purpose),
+            since_ns: now_ns(&*self.store.clock),
+        }
+    }
+}
+
+fn no_answer(error: CasError) -> Refusal {
+    match error {
+        CasError::Store(error) => error.into(),
+        other => StoreError::Unknown(other.to_string()).into(),
+    }
+}
+
+/// One operation at one lock.
+struct Taking<'a> {
+    locks: &'a SharedLocks,
+    op: OpId,
+    key: &'a CellKey,
+    entry: LockEntry,
+    purpose: &'a Arc<str>,
+    deadline: Duration,
+}
+
+impl Taking<'_> {
+    /// Asks, and waits until the lock is granted. Returns its document. `hint` is what is there as far as is known.
+    fn run(&mut self, hint: Option<StoredCell>) -> Result<StoredCell, Refusal> {
+        let store = &self.locks.store;
+        let Settings { look_after, look_at_least_every, .. } = self.locks.settings;
+        let mut looks = Pauses::new(store, self.op.number, look_after, look_at_least_every);
+        let (mut lost, mut known) = (0, Some(hint));
+        loop {
+            let found = match known.take() {
+                Some(hint) => hint,
+                None => store.read(self.key)?,
+            };
+            let record = in_cell(self.key, found.as_ref())?;
+            self.check_path(record)?;
+            let now = store.clock.now();
+            let claim = self.locks.claim(self.op, self.entry.mode, self.purpose);
+            let asked = ask(record, &self.entry.id, &claim);
+            if let (true, None, Some(found)) = (asked.holds, &asked.write, &found) {
+                return Ok(found.clone());
+            }
+            let late = now >= self.deadline;
+            if let Some(record) = record.filter(|_| !asked.holds) {
+                if looks.count.is_multiple_of(LOOKS_PER_GHOST_HUNT) {
+                    let ghosts = self.locks.ghosts(record)?;
+                    if !ghosts.is_empty() {
+                        take_out(store, self.key, found, |op| ghosts.contains(&op))?;
+                        continue;
+                    }
+                }
+                if late {
+                    return Err(self.refused(record));
+                }
+                // Only here is it clear that somebody waits for long: a session that is dead need not.
+                self.locks.check()?;
+            }
+            let Some(next) = asked.write else {
+                looks.pause_at_most(self.deadline.saturating_sub(now));
+                continue;
+            };
+            let cell = Cell::Lock(next);
+            match store.cells.cas(self.key, found.as_ref().map(|cell| cell.version), Some(cell.clone())) {
+                Ok(version) => {
+                    let written = StoredCell { version, cell: cell.into() };
+                    if asked.holds {
+                        return Ok(written);
+                    }
+                    known = Some(Some(written));
+                }
+                // Others were first, or it is not known whether the change was made: to be read again.
+                Err(error) => {
+                    lost += u32::from(late);
+                    if !matches!(error, CasError::Conflict | CasError::Unknown(_) | CasError::Store(StoreError::Engine { .. })) {
+                        return Err(no_answer(error));
+                    }
+                    if lost > TRIES_AFTER_DEADLINE {
+                        return Err(record.map_or_else(|| no_answer(error), |record| self.refused(record)));
+                    }
+                    looks.pause();
+                }
+            }
+        }
+    }
+
+    fn refused(&self, record: &LockRecord) -> Refusal {
+        let now_ns = now_ns(&*self.locks.store.clock);
+        Refusal::Blocked(Box::new(blocked(record, &self.entry.id, self.op, self.entry.mode, now_ns)))
+    }
+
+    /// A document must be that of a path with this id.
+    fn check_path(&self, record: Option<&LockRecord>) -> Result<(), Refusal> {
+        let Some(record) = record else { return Ok(()) };
+        if record.path == self.entry.id.as_bytes() {
+            return Ok(());
+        }
+        view::id_of(self.key, record, self.locks.settings.id_bytes_max).map(drop).map_err(Refusal::Error)
+    }
+}
+
+/// The locks of one operation, held until this is dropped; then released from the leaf to the root.
+#[must_use = "the locks are released when the guard is dropped"]
+pub struct SharedGuard {
+    locks: SharedLocks,
+    held: Vec<Held>,
+    /// Dropped after the locks are released.
+    operation: Operation,
+}
+
+impl SharedGuard {
+    /// Which operation holds the locks.
+    pub fn op(&self) -> OpId {
+        OpId { session: self.locks.standing.session(), number: self.operation.number() }
+    }
+
+    /// Leaves the claims where they are, until the session has ended and its intents are settled. For an operation that
+    /// cannot find out what became of its commit: should that still be decided, it needs the locks.
+    pub fn abandon(mut self) {
+        self.held.clear();
+        self.operation.keep_running();
+    }
+}
+
+impl Drop for SharedGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Nobody knows how far the operation came.
+            self.held.clear();
+            self.operation.keep_running();
+            return;
+        }
+        let op = self.op();
+        for held in self.held.drain(..).rev() {
+            if let Err(error) = take_out(&self.locks.store, &held.key, held.known, |claim| is_own(claim, op)) {
+                log::warn!("{:?} was not released by {op}: {error}; others will remove the claim", held.key);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for SharedGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedGuard({})", self.op())
+    }
+}
+
+impl std::fmt::Debug for SharedLocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedLocks({:?})", self.standing)
+    }
+}

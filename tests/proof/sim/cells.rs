@@ -1,0 +1,154 @@
+//! The store that one simulated host sees: any request may be delayed, lost, answered to nobody, or carried out twice.
+
+use std::sync::Arc;
+
+use lockwood::document::{Key, Version};
+use lockwood::store::cells::{CasError, Cell, CellKey, Cells, Listed, StoredCell};
+use lockwood::store::{Scan, StoreError};
+
+use super::world::{Fate, Request};
+use super::{Count, HostId, World};
+
+/// The port as one host has it.
+#[derive(Clone)]
+pub(crate) struct SimCells {
+    pub(crate) world: Arc<World>,
+    pub(crate) host: HostId,
+}
+
+impl SimCells {
+    /// Waits for the turn, and for the answer to a read.
+    fn arrive(&self, what: &dyn std::fmt::Debug) -> Result<(), StoreError> {
+        self.world.turn(self.host)?;
+        self.world.count(Count::Reads);
+        self.world.draw_read(self.host, what)
+    }
+}
+
+impl Cells for SimCells {
+    fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
+        self.arrive(key)?;
+        let cell = self.world.cells.read(key)?;
+        self.world.event(
+            || format!("{} reads {key:?}: {}", self.world.who(), show(cell.as_ref())),
+            |mix| {
+                mix(cell.as_ref().map_or(0, |cell| cell.version.0));
+            },
+        );
+        self.world.maybe_turn(self.host)?;
+        Ok(cell)
+    }
+
+    fn read_many(&self, keys: &[CellKey]) -> Result<Vec<Option<StoredCell>>, StoreError> {
+        self.arrive(&keys)?;
+        let mut cells = Vec::with_capacity(keys.len());
+        for key in keys {
+            cells.push(self.world.cells.read(key)?);
+            self.world.event(
+                || format!("{} reads {key:?}: {}", self.world.who(), show(cells[cells.len() - 1].as_ref())),
+                |mix| mix(cells.len() as u64),
+            );
+            self.world.maybe_turn(self.host)?;
+        }
+        Ok(cells)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+        self.arrive(scan)?;
+        let page = self.world.cells.scan(scan)?;
+        self.world.event(
+            || {
+                let shown: Vec<_> =
+                    page.iter().map(|(key, cell)| format!("{key} {}", show(Some(cell)))).collect();
+                format!("{} scans {:?}: {shown:?}", self.world.who(), scan.range)
+            },
+            |mix| page.iter().for_each(|(_, cell)| mix(cell.version.0)),
+        );
+        self.world.maybe_turn(self.host)?;
+        Ok(page)
+    }
+
+    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+        self.arrive(&what)?;
+        let listed = self.world.cells.list(what)?;
+        self.world.event(
+            || format!("{} lists {what:?}: {}", self.world.who(), listed.len()),
+            |mix| listed.iter().for_each(|(_, cell)| mix(cell.version.0)),
+        );
+        Ok(listed)
+    }
+
+    fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
+        self.world.turn(self.host)?;
+        let request = Request::new(self.host, key.clone(), expected, cell);
+        let fate = self.world.draw_fate(self.host);
+        if matches!(fate, Fate::Duplicated | Fate::Late) {
+            self.world.send_late(request.clone());
+        }
+        let answer = match fate {
+            Fate::Done | Fate::Duplicated => self.world.apply(&request, false),
+            Fate::Unanswered => {
+                let _nobody_hears = self.world.apply(&request, false);
+                Err(CasError::Unknown("the answer was lost".into()))
+            }
+            Fate::Late | Fate::Lost => {
+                self.world.event(|| format!("{}: {request} is {fate:?}", self.world.who()), |mix| mix(1));
+                Err(CasError::Unknown("no answer came".into()))
+            }
+        };
+        if matches!(answer, Err(CasError::Unknown(_))) {
+            self.world.count(Count::Unknown);
+            self.world.time_out(self.host)?;
+        }
+        self.world.maybe_turn(self.host)?;
+        answer
+    }
+}
+
+/// A cell in a line of a trace.
+pub(super) fn show(cell: Option<&StoredCell>) -> String {
+    cell.map_or("nothing".into(), |stored| format!("@{} {}", stored.version.0, show_cell(&stored.cell)))
+}
+
+/// What was written, in a line of a trace.
+pub(super) fn show_cell(cell: &Cell) -> String {
+    match cell {
+        Cell::Document(marked) => {
+            let before = marked.before.as_ref().map(|stored| match &*stored.document {
+                lockwood::document::Document::Node(node) => {
+                    let children = node.directory().map_or(0, |directory| directory.children);
+                    format!("v{} node({children})", stored.version.0)
+                }
+                lockwood::document::Document::Session(session) => {
+                    format!("v{} {:?} beat {}", stored.version.0, session.state, session.heartbeat)
+                }
+                other => format!("v{} {other:?}", stored.version.0),
+            });
+            let mark = marked.mark.as_ref().map(|mark| {
+                let change = match &mark.change {
+                    lockwood::document::MarkChange::Put(_) => "put",
+                    lockwood::document::MarkChange::Delete => "delete",
+                    lockwood::document::MarkChange::Keep => "keep",
+                };
+                format!("{change} by {}.{}.{}", mark.intent.session, mark.intent.slot, mark.intent.number)
+            });
+            format!("{} [{}]", before.as_deref().unwrap_or("-"), mark.as_deref().unwrap_or(""))
+        }
+        Cell::Slot(slot) => {
+            let marked = |marked: &lockwood::document::Marked| {
+                format!("{}@{}", marked.key, marked.version.map_or(0, |version| version.0))
+            };
+            let marked: Vec<_> = slot.marked.iter().map(marked).collect();
+            format!("slot {:?} {} {}", slot.state, slot.number, marked.join(" "))
+        }
+        Cell::Lock(lock) => {
+            let claims = |claims: &[lockwood::document::LockClaim]| {
+                claims
+                    .iter()
+                    .map(|c| format!("{}:{} {:?}", c.session, c.operation, c.mode))
+                    .collect::<Vec<_>>()
+            };
+            format!("lock held {:?} wanted {:?}", claims(&lock.holders), claims(&lock.waiters))
+        }
+    }
+}
