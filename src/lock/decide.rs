@@ -152,8 +152,7 @@ impl State {
                 let (first, last) = (OpId { session, number: 0 }, OpId { session, number: u64::MAX });
                 let of_session = self.ops.range(first..=last);
                 let leaves = |op: &Op| op.waits_for().is_none() || holds(Rule::DroppedSessionLeavesQueues);
-                let leaving: Vec<OpId> =
-                    of_session.filter(|(_, op)| leaves(op)).map(|(id, _)| *id).collect();
+                let leaving: Vec<OpId> = of_session.filter(|(_, op)| leaves(op)).map(|(id, _)| *id).collect();
                 self.remove(&leaving, now, commands);
                 commands.extend(leaving.into_iter().map(Command::Dropped));
             }

@@ -17,8 +17,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
-use xxhash_rust::xxh3::xxh3_128;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::error::LockError;
 
@@ -98,7 +98,10 @@ impl LockId {
             let is_hash = hash.len() == HASH_DIGITS && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
             if is_hash {
                 let reason = "it was shortened to end in a hash; the lock document itself has the path";
-                return Err(LockError::InvalidId { id: printable(encoded.as_bytes()), reason: reason.to_owned() });
+                return Err(LockError::InvalidId {
+                    id: printable(encoded.as_bytes()),
+                    reason: reason.to_owned(),
+                });
             }
         }
         let decoded: Vec<u8> = percent_decode_str(encoded).collect();

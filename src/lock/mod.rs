@@ -20,6 +20,7 @@ mod id;
 pub mod session;
 mod set;
 pub mod shared;
+mod sync;
 mod table;
 mod timestamp;
 mod who;

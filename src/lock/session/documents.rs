@@ -24,7 +24,10 @@ pub(in crate::lock) fn in_cell(
     {
         return Ok(Some(found));
     }
-    Err(StoreError::Damaged { key: Key::Session(session).to_string(), cause: "it is not this session".to_owned() })
+    Err(StoreError::Damaged {
+        key: Key::Session(session).to_string(),
+        cause: "it is not this session".to_owned(),
+    })
 }
 
 /// The cell of a session that takes the place of another. Sessions are never marked: nothing but single compare-and-sets

@@ -166,7 +166,9 @@ impl Member {
         let mut tries = 0;
         let left = self.store.change(&key(session), Some(Some(read.clone())), |found| {
             let next = match (found, in_cell(session, found)?) {
-                (Some(cell), Some(session)) if cell.version == read.version => after(session, SessionEvent::Fence),
+                (Some(cell), Some(session)) if cell.version == read.version => {
+                    after(session, SessionEvent::Fence)
+                }
                 _ => None,
             };
             tries += 1;

@@ -93,11 +93,14 @@ mod tests {
     /// What an observer says to readings of (time in ms, heartbeat): `.` wait, `F` may fence.
     fn verdicts(readings: &[(u64, u64)]) -> String {
         let mut observer = Observer::default();
-        let verdict = |(at, heartbeat): &(u64, u64)| {
-            match observer.observe(SessionId(1), *heartbeat, LEASE, Duration::from_millis(*at)) {
-                Verdict::Wait => '.',
-                Verdict::MayFence => 'F',
-            }
+        let verdict = |(at, heartbeat): &(u64, u64)| match observer.observe(
+            SessionId(1),
+            *heartbeat,
+            LEASE,
+            Duration::from_millis(*at),
+        ) {
+            Verdict::Wait => '.',
+            Verdict::MayFence => 'F',
         };
         readings.iter().map(verdict).collect()
     }

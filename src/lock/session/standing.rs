@@ -67,7 +67,8 @@ impl Standing {
         if silent >= self.lease && holds(Rule::UnconfirmedSessionStops) {
             return Err(StoreError::Engine {
                 what: "starting a change".to_owned(),
-                source: format!("the store has confirmed no heartbeat of this session for {silent:.1?}").into(),
+                source: format!("the store has confirmed no heartbeat of this session for {silent:.1?}")
+                    .into(),
             });
         }
         Ok(())

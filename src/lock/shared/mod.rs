@@ -15,9 +15,9 @@
 
 pub mod claims;
 pub mod record;
-mod view;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,7 +120,12 @@ impl SharedLocks {
     /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::SessionDropped`] if this
     /// session is fenced; [`LockError::Store`], [`LockError::Damaged`]. With any of them nothing is held: what could not be
     /// taken back because the store failed is a ghost.
-    pub fn acquire(&self, set: &LockSet, purpose: Arc<str>, wait: Duration) -> Result<SharedGuard, LockError> {
+    pub fn acquire(
+        &self,
+        set: &LockSet,
+        purpose: Arc<str>,
+        wait: Duration,
+    ) -> Result<SharedGuard, LockError> {
         self.take_all(set, purpose, wait).map_err(|refusal| match refusal {
             Refusal::Blocked(blocked) => LockError::TimedOut(blocked),
             Refusal::Error(error) => error,
@@ -323,7 +328,12 @@ impl Taking<'_> {
                 // Others were first, or it is not known whether the change was made: to be read again.
                 Err(error) => {
                     lost += u32::from(late);
-                    if !matches!(error, CasError::Conflict | CasError::Unknown(_) | CasError::Store(StoreError::Engine { .. })) {
+                    if !matches!(
+                        error,
+                        CasError::Conflict
+                            | CasError::Unknown(_)
+                            | CasError::Store(StoreError::Engine { .. })
+                    ) {
                         return Err(no_answer(error));
                     }
                     if lost > TRIES_AFTER_DEADLINE {
@@ -383,7 +393,8 @@ impl Drop for SharedGuard {
         }
         let op = self.op();
         for held in self.held.drain(..).rev() {
-            if let Err(error) = take_out(&self.locks.store, &held.key, held.known, |claim| is_own(claim, op)) {
+            if let Err(error) = take_out(&self.locks.store, &held.key, held.known, |claim| is_own(claim, op))
+            {
                 log::warn!("{:?} was not released by {op}: {error}; others will remove the claim", held.key);
             }
         }

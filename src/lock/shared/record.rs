@@ -101,7 +101,11 @@ fn lock_of(record: &LockRecord) -> Lock {
     let holder = |claim: &LockClaim| Holder { op: op_of(claim), since: Nanos(claim.since_ns) };
     let waiter =
         |claim: &LockClaim| Waiter { op: op_of(claim), mode: claim.mode, since: Nanos(claim.since_ns) };
-    Lock::restore(mode, record.holders.iter().map(holder).collect(), record.waiters.iter().map(waiter).collect())
+    Lock::restore(
+        mode,
+        record.holders.iter().map(holder).collect(),
+        record.waiters.iter().map(waiter).collect(),
+    )
 }
 
 /// A lock as a document. What each claim is for comes from the document before, or from the `new` claim.

@@ -5,7 +5,9 @@
 use super::SharedLocks;
 use super::claims::in_cell;
 use crate::document::{LockClaim, LockRecord};
-use crate::lock::{HolderEntry, LockDocument, LockError, LockId, Mode, OperationEntry, Timestamp, WaiterEntry};
+use crate::lock::{
+    HolderEntry, LockDocument, LockError, LockId, Mode, OperationEntry, Timestamp, WaiterEntry,
+};
 use crate::store::cells::{CellKey, Listed, StoredCell};
 
 impl SharedLocks {
@@ -19,7 +21,9 @@ impl SharedLocks {
             documents.push(describe(&key, &found, self.settings.id_bytes_max));
         }
         documents.sort_by(|one, other| {
-            let id = |document: &Result<LockDocument, _>| document.as_ref().ok().map(|document| document.id.clone());
+            let id = |document: &Result<LockDocument, _>| {
+                document.as_ref().ok().map(|document| document.id.clone())
+            };
             id(one).cmp(&id(other))
         });
         Ok(documents)

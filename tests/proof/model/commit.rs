@@ -287,17 +287,13 @@ impl Protocol {
         };
         let needed = self.needed(state, s, spec);
         let foreign = |mark: &&MarkOf| usize::from(mark.session) != s && needed & bit(mark.key) != 0;
-        let marks: Vec<MarkOf> = state.marks.iter().filter(foreign).copied().collect();
-        let mut any = false;
-        for mark in marks.into_iter().filter(|mark| state.verdict(*mark) == Verdict::Undecided).take(1) {
-            let slot = &mut state.sessions[usize::from(mark.session)].slot;
-            if let Some(aborted) = decide::abort(&slot.slot(0)) {
-                slot.become_like(&aborted);
-                self.reach(Reached::AbortedByOther);
-                any = true;
-            }
-        }
-        any
+        let undecided = |mark: &&MarkOf| state.verdict(**mark) == Verdict::Undecided;
+        let Some(mark) = state.marks.iter().filter(foreign).find(undecided).copied() else { return false };
+        let slot = &mut state.sessions[usize::from(mark.session)].slot;
+        let Some(aborted) = decide::abort(&slot.slot(0)) else { return false };
+        slot.become_like(&aborted);
+        self.reach(Reached::AbortedByOther);
+        true
     }
 
     /// The owner commits its intent, or finds out what has become of it.

@@ -14,18 +14,18 @@ use super::state::Path;
 
 /// What an operation wants locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Both ways, instead of one.
-    pub exchange: bool,
+    pub(crate) exchange: bool,
     /// The source.
-    pub from: Path,
+    pub(crate) from: Path,
     /// The destination.
-    pub to: Path,
+    pub(crate) to: Path,
 }
 
 /// An event, without what follows from the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ask {
+pub(crate) enum Ask {
     /// The session's operation of this number wants its locks, and gives up when time passes if it is impatient.
     Acquire {
         /// The session.
@@ -52,13 +52,13 @@ pub enum Ask {
 
 /// What the engine decided, a bit a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Decided {
+pub(crate) struct Decided {
     /// Their operation holds its set.
-    pub granted: u8,
+    pub(crate) granted: u8,
     /// Their operation waits.
-    pub waiting: u8,
+    pub(crate) waiting: u8,
     /// Their operation gave up, or was sent away.
-    pub refused: u8,
+    pub(crate) refused: u8,
 }
 
 #[derive(Default)]
@@ -73,7 +73,7 @@ struct Table {
 }
 
 /// Every state of the lock engine that was met.
-pub struct Locks {
+pub(crate) struct Locks {
     table: RwLock<Table>,
     names: Vec<String>,
 }
@@ -83,14 +83,14 @@ const DEADLINE: Nanos = Nanos(1);
 
 impl Locks {
     /// A lock engine with nothing locked, which is number 0.
-    pub fn new(names: Vec<String>) -> Self {
+    pub(crate) fn new(names: Vec<String>) -> Self {
         let locks = Self { table: RwLock::default(), names };
         locks.number(State::default());
         locks
     }
 
     /// The lock set of an operation; none if it is refused.
-    pub fn set(&self, wanted: Wanted) -> Option<Arc<LockSet>> {
+    pub(crate) fn set(&self, wanted: Wanted) -> Option<Arc<LockSet>> {
         if let Some(found) = self.table.read().sets.get(&wanted) {
             return found.clone();
         }
@@ -103,7 +103,7 @@ impl Locks {
     }
 
     /// Applies an event to a state. Returns the number of the next one.
-    pub fn step(&self, state: u32, ask: Ask) -> (u32, Decided) {
+    pub(crate) fn step(&self, state: u32, ask: Ask) -> (u32, Decided) {
         if let Some(found) = self.table.read().steps.get(&(state, ask)) {
             return *found;
         }
@@ -128,18 +128,17 @@ impl Locks {
     }
 
     /// A bit for each session that holds or waits for a lock.
-    pub fn present(&self, state: u32) -> u8 {
+    pub(crate) fn present(&self, state: u32) -> u8 {
         self.table.read().present[state as usize]
     }
 
     /// How many states of the lock engine were met.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.table.read().states.len()
     }
 
     fn event(&self, ask: Ask) -> Event {
-        let op =
-            |session: u8, number: u8| OpId { session: SessionId(session.into()), number: number.into() };
+        let op = |session: u8, number: u8| OpId { session: SessionId(session.into()), number: number.into() };
         match ask {
             Ask::Acquire { session, number, wanted, impatient } => Event::Acquire {
                 op: op(session, number),

@@ -8,10 +8,11 @@
 //! [`table`] has the scenarios; [`run`] visits their states.
 
 mod commit;
+mod faults;
 mod locks;
 mod protocol;
 mod reached;
-pub mod run;
+pub(crate) mod run;
 mod scenario;
 mod state;
 mod table;

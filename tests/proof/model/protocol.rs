@@ -1,5 +1,5 @@
-//! The model: what each session does next, what may go wrong, and what must never be seen. Owns the actions and the faults;
-//! [`super::commit`] has the commits of both kinds of engines.
+//! The model: what each session does next, what may go wrong, and what must never be seen. Owns the actions and a session's
+//! way up to its commit; [`super::commit`] has the commits of both kinds of engines, [`super::faults`] what goes wrong.
 //!
 //! What decides is production's own: lock sets ([`lockwood::lock::LockSet`]), the lock engine
 //! ([`lockwood::lock::decide::State`]), what a rename's commit rests on ([`lockwood::namespace::ops::rename::rests_on`]), and
@@ -8,28 +8,30 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use lockwood::document::SessionState;
-use lockwood::lock::session::{Found, SlotsSeen, Step, next_step};
+use lockwood::document::{Session, SessionId, SessionState, Timestamp};
+use lockwood::lock::OpId;
+use lockwood::lock::shared::claims::is_ghost;
 use lockwood::namespace::ops::rename::rests_on;
-use lockwood::store::intents::decide::{self, Settling};
 use stateright::{Model, Property};
 
 use super::locks::{Ask, Decided, Wanted};
 use super::reached::{self, Reached};
 use super::scenario::{Engine, Manner, Scenario, Spec};
-use super::state::{Late, Phase, SESSIONS, Standing, State, bit, broken, entry_key, keys, node_key};
+use super::state::{Phase, SESSIONS, Standing, State, bit, broken, entry_key, keys, node_key};
 use super::tree::with_name;
 
 /// A scenario with what was met in it.
-pub struct Protocol {
+pub(crate) struct Protocol {
     /// What is tried.
-    pub scenario: Scenario,
+    pub(crate) scenario: Scenario,
+    /// Whether claims are taken for ghosts of sessions that are at work, and of those that have no document any more.
+    pub(super) ghosts: [bool; 2],
     reached: AtomicU32,
 }
 
 /// What happens next. The number is that of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// It goes on.
     Step(usize),
     /// It aborts the intents that stand in its way.
@@ -42,6 +44,8 @@ pub enum Action {
     Fence(usize),
     /// Somebody takes the next step of its recovery.
     Recover(usize),
+    /// Its claims are taken for ghosts.
+    Sweep(usize),
     /// Time passes: who has a deadline gives up.
     Expire,
     /// The message with this number arrives.
@@ -54,12 +58,28 @@ const LATE_MAX: usize = 2;
 
 impl Protocol {
     /// A scenario at its beginning.
-    pub fn new(scenario: Scenario) -> Self {
-        Self { scenario, reached: AtomicU32::new(0) }
+    pub(crate) fn new(scenario: Scenario) -> Self {
+        let claim = OpId { session: SessionId(0), number: 1 };
+        let at_work = Session {
+            id: claim.session,
+            host: String::new(),
+            boot_id: String::new(),
+            pid: 0,
+            mount_point: String::new(),
+            started: Timestamp::default(),
+            lease_ms: 0,
+            heartbeat: 0,
+            epoch: 0,
+            intents: 1,
+            operations_below: 1,
+            state: SessionState::Live,
+        };
+        let ghosts = [is_ghost(claim, Some(&at_work)), is_ghost(claim, None)];
+        Self { scenario, ghosts, reached: AtomicU32::new(0) }
     }
 
     /// What was met so far.
-    pub fn reached(&self) -> u32 {
+    pub(crate) fn reached(&self) -> u32 {
         self.reached.load(Relaxed)
     }
 
@@ -75,7 +95,7 @@ impl Protocol {
     }
 
     /// Whether the session can go on by itself. It may yet find that it must wait for the mark of another.
-    fn may_step(&self, state: &State, s: usize) -> bool {
+    pub(super) fn may_step(&self, state: &State, s: usize) -> bool {
         let session = &state.sessions[s];
         match session.op.phase {
             _ if session.crashed => false,
@@ -168,7 +188,8 @@ impl Protocol {
             Manner::NoReplace => victim == 0,
             Manner::Replace if victim == 0 => true,
             Manner::Replace => {
-                is_directory(victim) == is_directory(moved) && (!is_directory(victim) || state.is_empty(victim))
+                is_directory(victim) == is_directory(moved)
+                    && (!is_directory(victim) || state.is_empty(victim))
             }
         };
         if !allowed {
@@ -282,7 +303,7 @@ impl Protocol {
     }
 
     /// Asks the lock engine, and tells those whom it concerns.
-    fn ask(&self, state: &mut State, ask: Ask) {
+    pub(super) fn ask(&self, state: &mut State, ask: Ask) {
         let (locks, Decided { granted, refused, .. }) = self.scenario.locks.step(state.locks, ask);
         state.locks = locks;
         for other in 0..SESSIONS {
@@ -297,139 +318,8 @@ impl Protocol {
         }
     }
 
-    fn holds_locks(&self, state: &State, s: usize) -> bool {
+    pub(super) fn holds_locks(&self, state: &State, s: usize) -> bool {
         self.scenario.locks.present(state.locks) & 1 << s != 0
-    }
-
-    /// The next step of the recovery of a session that somebody holds for dead. Any number of recoverers take such steps,
-    /// in any order.
-    fn recover(&self, state: &mut State, s: usize) {
-        let session = &state.sessions[s];
-        let (state_of, slots) = match session.standing {
-            Standing::Live => (SessionState::Live, SlotsSeen::Open),
-            Standing::Fenced => (SessionState::Fenced, SlotsSeen::Open),
-            Standing::Settled => (SessionState::Fenced, SlotsSeen::Sealed),
-            Standing::Recovered => (SessionState::Recovered, SlotsSeen::Gone),
-        };
-        let slots = if self.scenario.engine == Engine::Weak { slots } else { SlotsSeen::Gone };
-        let found = Found { state: Some(state_of), slots, claims: self.holds_locks(state, s), collected: true };
-        match next_step(&found) {
-            Step::Fence => {
-                state.faults[1] -= u8::from(!session.crashed);
-                state.sessions[s].standing = Standing::Fenced;
-            }
-            Step::SettleIntents => self.settle(state, s),
-            Step::DropClaims => {
-                self.reach(Reached::Recovery);
-                self.ask(state, Ask::Drop(s as u8));
-            }
-            Step::MarkRecovered => state.sessions[s].standing = Standing::Recovered,
-            Step::Collect | Step::DeleteSlots | Step::DeleteSession | Step::Done => {
-                // A request of the dead session's was late: its claim is a ghost, and those whom it blocks remove it.
-                self.reach(Reached::Ghost);
-                self.ask(state, Ask::Drop(s as u8));
-            }
-        }
-    }
-
-    /// One step towards a sealed slot.
-    fn settle(&self, state: &mut State, s: usize) {
-        let of = state.sessions[s].slot;
-        let slot = of.slot(u64::MAX);
-        let next = match decide::settling(Some(&slot)) {
-            Settling::Abort => decide::abort(&slot),
-            Settling::RollForward | Settling::RollBack => {
-                let own = |mark: &&super::state::MarkOf| {
-                    (mark.session, mark.number) == (s as u8, of.number) && of.marked & bit(mark.key) != 0
-                };
-                if let Some(mark) = state.marks.iter().find(own).copied() {
-                    if decide::settling(Some(&slot)) == Settling::RollForward {
-                        self.reach(Reached::RolledForward);
-                    }
-                    self.clean(state, mark);
-                    None
-                } else {
-                    decide::seal(&slot)
-                }
-            }
-            Settling::Seal => decide::seal(&slot),
-            Settling::Done => {
-                state.sessions[s].standing = Standing::Settled;
-                None
-            }
-        };
-        if let Some(next) = next {
-            state.sessions[s].slot.become_like(&next);
-        }
-    }
-
-    /// Whether nothing will ever happen again, and somebody waits or something is left locked.
-    fn is_stuck(&self, state: &State) -> bool {
-        let goes_on = |s: usize| {
-            let session = &state.sessions[s];
-            let dying = session.standing != Standing::Live || session.crashed;
-            let recovered = session.standing == Standing::Recovered;
-            self.may_step(state, s) || dying && (!recovered || self.holds_locks(state, s))
-        };
-        if !state.late.is_empty() || (0..SESSIONS).any(goes_on) {
-            return false;
-        }
-        let waits = |session: &super::state::Session| matches!(session.op.phase, Phase::Waiting | Phase::InDoubt);
-        let left = self.scenario.locks.present(state.locks) != 0;
-        left || state.sessions.iter().any(|session| !session.crashed && waits(session))
-    }
-
-    fn crash(&self, state: &mut State, s: usize) {
-        if self.holds_locks(state, s) {
-            self.reach(Reached::CrashWithLocks);
-        }
-        state.faults[0] -= 1;
-        state.sessions[s].crashed = true;
-    }
-
-    /// Sends what comes next without waiting for the answer. Returns whether there is something to send.
-    fn delay(&self, state: &mut State, s: usize) -> bool {
-        let Some(spec) = self.spec(state, s) else { return false };
-        let weak = self.scenario.engine == Engine::Weak;
-        let (phase, number) = (state.sessions[s].op.phase, state.sessions[s].op.number());
-        let late = match phase {
-            Phase::Ready if !weak => Late::Commit(s as u8),
-            Phase::Validated if weak => Late::Decision(s as u8, state.sessions[s].slot.number),
-            Phase::Marking if weak => match self.next_mark(state, s, spec) {
-                Some(mark) => Late::Mark(super::state::MarkOf { known: false, ..mark }, false),
-                None => return false,
-            },
-            Phase::Releasing if self.scenario.locked => Late::Unlock(s as u8, number),
-            _ => return false,
-        };
-        match late {
-            Late::Commit(_) => state.sessions[s].op.phase = Phase::InDoubt,
-            Late::Unlock(..) => self.next_operation(state, s),
-            _ => {}
-        }
-        state.faults[2] -= 1;
-        state.late.push(late);
-        true
-    }
-
-    fn arrive(&self, state: &mut State, index: usize) {
-        match state.late.remove(index) {
-            Late::Commit(s) => {
-                let s = s as usize;
-                if let Some(spec) = self.spec(state, s) {
-                    self.commit_at_once(state, s, spec);
-                    state.sessions[s].op.phase = Phase::Releasing;
-                }
-            }
-            Late::Decision(s, number) => self.decide_late(state, s as usize, number),
-            Late::Mark(mark, overtaken) => self.mark_late(state, mark, overtaken),
-            Late::Unlock(s, number) => {
-                if state.sessions[s as usize].standing == Standing::Recovered {
-                    self.reach(Reached::LateUnlock);
-                }
-                self.ask(state, Ask::Release { session: s, number });
-            }
-        }
     }
 }
 
@@ -464,9 +354,12 @@ impl Model for Protocol {
             if session.standing == Standing::Live && (session.crashed || fences > 0 && !done) {
                 actions.push(Action::Fence(s));
             }
-            let recovered = session.standing == Standing::Recovered && !self.holds_locks(state, s);
-            if session.standing != Standing::Live && !recovered {
+            if self.can_recover(state, s) {
                 actions.push(Action::Recover(s));
+            }
+            let sweeps = session.standing == Standing::Live && self.ghosts[0] && self.holds_locks(state, s);
+            if sweeps {
+                actions.push(Action::Sweep(s));
             }
             if self.scenario.impatient == Some(s) && session.op.phase == Phase::Waiting {
                 actions.push(Action::Expire);
@@ -486,6 +379,7 @@ impl Model for Protocol {
             Action::Delay(s) => return self.delay(&mut next, s).then_some(next),
             Action::Crash(s) => self.crash(&mut next, s),
             Action::Fence(s) | Action::Recover(s) => self.recover(&mut next, s),
+            Action::Sweep(s) => self.ask(&mut next, Ask::Drop(s as u8)),
             Action::Expire => {
                 self.reach(Reached::Expiry);
                 self.ask(&mut next, Ask::Expire);
@@ -497,21 +391,22 @@ impl Model for Protocol {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("the tree is a tree and nothing is lost", |_, state| {
+            Property::always("the tree is a tree and nothing is lost", |_, state: &State| {
                 state.broken & broken::TREE == 0
             }),
-            Property::always("no rename moves what another stands on", |_, state| {
+            Property::always("no rename moves what another stands on", |_, state: &State| {
                 state.broken & broken::EXCLUSION == 0
             }),
-            Property::always("the dead change nothing after their recovery", |_, state| {
+            Property::always("the dead change nothing after their recovery", |_, state: &State| {
                 state.broken & broken::ZOMBIE == 0
             }),
-            Property::always("a change is made whole or not at all", |_, state| {
+            Property::always("a change is made whole or not at all", |_, state: &State| {
                 state.broken & broken::HALF == 0
             }),
-            Property::always("nobody waits for ever and nothing stays locked", |model, state| {
-                !model.is_stuck(state)
-            }),
+            Property::always(
+                "nobody waits for ever and nothing stays locked",
+                |model: &Self, state: &State| !model.is_stuck(state),
+            ),
         ]
     }
 }

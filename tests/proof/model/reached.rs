@@ -2,7 +2,7 @@
 
 /// Something that a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reached {
+pub(crate) enum Reached {
     /// A commit changed the tree.
     Committed,
     /// A check of a commit failed.
@@ -39,7 +39,7 @@ pub enum Reached {
 
 impl Reached {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Committed,
         Self::Conflict,
         Self::Wait,
@@ -60,11 +60,11 @@ impl Reached {
 }
 
 /// As one bit of a set.
-pub fn bit(what: Reached) -> u32 {
+pub(crate) fn bit(what: Reached) -> u32 {
     1 << what as u32
 }
 
 /// Those of all that are not in a set.
-pub fn missing(set: u32) -> Vec<Reached> {
+pub(crate) fn missing(set: u32) -> Vec<Reached> {
     Reached::ALL.into_iter().filter(|what| set & bit(*what) == 0).collect()
 }

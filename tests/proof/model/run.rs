@@ -10,28 +10,28 @@ use super::scenario::{Line, Scenario};
 use super::table::SCENARIOS;
 
 /// What came of a scenario.
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Which.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Different states.
-    pub states: usize,
+    pub(crate) states: usize,
     /// Steps taken, those to known states included.
-    pub steps: usize,
+    pub(crate) steps: usize,
     /// States of the lock engine among them.
-    pub lock_states: usize,
+    pub(crate) lock_states: usize,
     /// Whether every state was visited; else the limit was reached.
-    pub complete: bool,
+    pub(crate) complete: bool,
     /// How long it took, in seconds.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// What was met, as a set.
-    pub reached: u32,
+    pub(crate) reached: u32,
     /// The property that failed, and the actions that lead there.
-    pub violation: Option<(String, String)>,
+    pub(crate) violation: Option<(String, String)>,
 }
 
 impl Outcome {
     /// A line for people.
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let rate = self.states as f64 / self.seconds.max(1e-6);
         let end = match &self.violation {
             Some((property, _)) => format!("VIOLATED: {property}"),
@@ -39,12 +39,14 @@ impl Outcome {
             None => "limit".to_owned(),
         };
         let Self { name, states, steps, lock_states, seconds, .. } = self;
-        format!("{name:32} {states:>11} states {steps:>12} steps {lock_states:>6} of locks {seconds:>7.1} s {rate:>9.0}/s  {end}")
+        format!(
+            "{name:32} {states:>11} states {steps:>12} steps {lock_states:>6} of locks {seconds:>7.1} s {rate:>9.0}/s  {end}"
+        )
     }
 }
 
 /// The names of all scenarios, those of the long run included if `long`.
-pub fn names(long: bool) -> Vec<&'static str> {
+pub(crate) fn names(long: bool) -> Vec<&'static str> {
     SCENARIOS.iter().filter(|line| long || !line.long).map(|line| line.name).collect()
 }
 
@@ -54,12 +56,13 @@ fn line(name: &str) -> Option<&'static Line> {
 
 /// Visits the states of a scenario, `steps_max` steps at most, on this many threads, until one breaks a property. None if
 /// there is no such scenario.
-pub fn run(name: &str, steps_max: usize, threads: usize) -> Option<Outcome> {
+pub(crate) fn run(name: &str, steps_max: usize, threads: usize) -> Option<Outcome> {
     let scenario = Scenario::new(line(name)?);
     #[allow(clippy::disallowed_methods)] // A measurement, which decides nothing.
     let started = Instant::now();
-    let checker = Protocol { ..Protocol::new(scenario) }.checker();
-    let checker = checker.threads(threads).target_state_count(steps_max).finish_when(HasDiscoveries::AnyFailures);
+    let checker = Protocol::new(scenario).checker();
+    let checker =
+        checker.threads(threads).target_state_count(steps_max).finish_when(HasDiscoveries::AnyFailures);
     let checker = checker.spawn_dfs().join();
     let seconds = started.elapsed().as_secs_f64();
     let violation = checker.discoveries().into_iter().next();
@@ -81,6 +84,6 @@ pub fn run(name: &str, steps_max: usize, threads: usize) -> Option<Outcome> {
 }
 
 /// What none of these scenarios has met.
-pub fn not_reached(outcomes: &[Outcome]) -> Vec<Reached> {
+pub(crate) fn not_reached(outcomes: &[Outcome]) -> Vec<Reached> {
     missing(outcomes.iter().fold(0, |set, outcome| set | outcome.reached))
 }

@@ -1,12 +1,14 @@
 //! The scenarios: a small tree, what each session does in it, and what may go wrong. Owns the table and how it is read.
 
 use super::locks::Locks;
-use super::state::{DIRECTORIES, ENTRIES, NAMES, NODES, Op, Phase, Place, SESSIONS, Session, SlotOf, Standing};
+use super::state::{
+    DIRECTORIES, ENTRIES, NAMES, NODES, Op, Phase, Place, SESSIONS, Session, SlotOf, Standing,
+};
 use super::state::{State, Tree, entry_key};
 
 /// What the store can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub(crate) enum Engine {
     /// Checks and writes at one instant.
     Transactional,
     /// One compare-and-set at a time: commits are intents.
@@ -14,11 +16,11 @@ pub enum Engine {
 }
 
 /// A directory and a name.
-pub type At = (u8, u8);
+pub(crate) type At = (u8, u8);
 
 /// How a rename treats what stands at its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub(crate) enum Manner {
     /// It goes.
     Replace,
     /// The rename is refused.
@@ -29,7 +31,7 @@ pub enum Manner {
 
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spec {
+pub(crate) enum Spec {
     /// `mv`, `mv -n`, `mv --exchange`.
     Rename {
         /// The source.
@@ -54,52 +56,52 @@ pub enum Spec {
 }
 
 /// A line of the table.
-pub struct Line {
+pub(crate) struct Line {
     /// What it is called.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// On which kind of engine.
-    pub engine: Engine,
+    pub(crate) engine: Engine,
     /// Whether renames take tree locks, or rely on versions alone.
-    pub locked: bool,
+    pub(crate) locked: bool,
     /// The tree: directories, parents first; names that begin with `f` are files.
-    pub tree: &'static str,
+    pub(crate) tree: &'static str,
     /// What each session does: `mv A B`, `mvn A B` (no replace), `xchg A B`, `mkdir A`, `rmdir A`; separated by commas.
-    pub operations: [&'static str; SESSIONS],
+    pub(crate) operations: [&'static str; SESSIONS],
     /// The session that has a deadline.
-    pub impatient: Option<usize>,
+    pub(crate) impatient: Option<usize>,
     /// How many processes may die, live sessions may be fenced, messages may be late.
-    pub faults: [u8; 3],
+    pub(crate) faults: [u8; 3],
     /// Whether it is for the long run only.
-    pub long: bool,
+    pub(crate) long: bool,
 }
 
 /// A line, read.
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// What it is called.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// On which kind of engine.
-    pub engine: Engine,
+    pub(crate) engine: Engine,
     /// Whether renames take tree locks.
-    pub locked: bool,
+    pub(crate) locked: bool,
     /// What each session does.
-    pub operations: [Vec<Spec>; SESSIONS],
+    pub(crate) operations: [Vec<Spec>; SESSIONS],
     /// The session that has a deadline.
-    pub impatient: Option<usize>,
+    pub(crate) impatient: Option<usize>,
     /// The beginning.
-    pub initial: State,
+    pub(crate) initial: State,
     /// The lock engine.
-    pub locks: Locks,
+    pub(crate) locks: Locks,
     directories: u16,
 }
 
 impl Scenario {
     /// Whether a node is a directory.
-    pub fn is_directory(&self, node: u8) -> bool {
+    pub(crate) fn is_directory(&self, node: u8) -> bool {
         self.directories & 1 << node != 0
     }
 
     /// Reads a line.
-    pub fn new(line: &Line) -> Self {
+    pub(crate) fn new(line: &Line) -> Self {
         let mut reader = Reader::default();
         for path in line.tree.split_whitespace() {
             let at = reader.at(path);

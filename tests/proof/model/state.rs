@@ -6,38 +6,38 @@
 //! operation has read were written since ([`Op::stale`]).
 
 /// Directories come first among the nodes; node 0 is the root.
-pub const DIRECTORIES: usize = 8;
+pub(crate) const DIRECTORIES: usize = 8;
 /// Nodes at most, the root included.
-pub const NODES: usize = 10;
+pub(crate) const NODES: usize = 10;
 /// Different names at most.
-pub const NAMES: usize = 6;
+pub(crate) const NAMES: usize = 6;
 /// The entries: a directory and a name each.
-pub const ENTRIES: usize = DIRECTORIES * NAMES;
+pub(crate) const ENTRIES: usize = DIRECTORIES * NAMES;
 /// Sessions.
-pub const SESSIONS: usize = 3;
+pub(crate) const SESSIONS: usize = 3;
 
 /// A key: an entry, or the node at [`ENTRIES`] plus its number.
-pub type Key = u8;
+pub(crate) type Key = u8;
 /// A set of keys, a bit each.
-pub type Keys = u64;
+pub(crate) type Keys = u64;
 
 /// The key of an entry.
-pub fn entry_key(directory: u8, name: u8) -> Key {
+pub(crate) fn entry_key(directory: u8, name: u8) -> Key {
     directory * NAMES as u8 + name
 }
 
 /// The key of a node.
-pub fn node_key(node: u8) -> Key {
+pub(crate) fn node_key(node: u8) -> Key {
     ENTRIES as u8 + node
 }
 
 /// One key as a set.
-pub fn bit(key: Key) -> Keys {
+pub(crate) fn bit(key: Key) -> Keys {
     1 << key
 }
 
 /// The keys of a set, in their order.
-pub fn keys(mut set: Keys) -> impl Iterator<Item = Key> {
+pub(crate) fn keys(mut set: Keys) -> impl Iterator<Item = Key> {
     std::iter::from_fn(move || {
         let key = (set != 0).then(|| set.trailing_zeros() as Key)?;
         set &= set - 1;
@@ -46,11 +46,11 @@ pub fn keys(mut set: Keys) -> impl Iterator<Item = Key> {
 }
 
 /// A path: the names from the root down, four bits each (name + 1), the first in the lowest.
-pub type Path = u32;
+pub(crate) type Path = u32;
 
 /// Where a node stands: its entry, nowhere (the root), or gone for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub(crate) enum Place {
     /// The root, or not made yet.
     None,
     /// Removed or replaced by an operation that meant to.
@@ -61,16 +61,16 @@ pub enum Place {
 
 /// The documents of the tree: what stands under each key, unless a mark says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Tree {
+pub(crate) struct Tree {
     /// The node of each entry; 0 where there is none.
-    pub entry: [u8; ENTRIES],
+    pub(crate) entry: [u8; ENTRIES],
     /// What each node says of its place.
-    pub place: [Place; NODES],
+    pub(crate) place: [Place; NODES],
 }
 
 /// How far a session's current operation has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// About to read its source side.
     #[default]
     Begin,
@@ -104,50 +104,50 @@ pub enum Phase {
 
 /// The operation that a session is at.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Op {
+pub(crate) struct Op {
     /// How far.
-    pub phase: Phase,
+    pub(crate) phase: Phase,
     /// Which of the session's operations.
-    pub index: u8,
+    pub(crate) index: u8,
     /// How often it has started over.
-    pub attempt: u8,
+    pub(crate) attempt: u8,
     /// What it moves or removes, and what it replaces or changes places with; 0 where there is nothing.
-    pub moved: u8,
+    pub(crate) moved: u8,
     /// See `moved`.
-    pub victim: u8,
+    pub(crate) victim: u8,
     /// The entries that its paths consist of, both names included.
-    pub stands_on: Keys,
+    pub(crate) stands_on: Keys,
     /// The keys whose versions it has read, and checks.
-    pub rests_on: Keys,
+    pub(crate) rests_on: Keys,
     /// Those of them that were written since.
-    pub stale: Keys,
+    pub(crate) stale: Keys,
     /// Cells that it has read to change them, and that were written since.
-    pub overwritten: Keys,
+    pub(crate) overwritten: Keys,
     /// The keys that it has marked, then those that it has cleaned.
-    pub done: Keys,
+    pub(crate) done: Keys,
     /// The paths that its locks stand for.
-    pub from: Path,
+    pub(crate) from: Path,
     /// See `from`.
-    pub to: Path,
+    pub(crate) to: Path,
     /// The source's path as it is read under the locks.
-    pub found: Path,
+    pub(crate) found: Path,
 }
 
 impl Op {
     /// The operation's number in its session: another one at each attempt.
-    pub fn number(&self) -> u8 {
+    pub(crate) fn number(&self) -> u8 {
         self.index * 4 + self.attempt
     }
 
     /// Forgets everything that was read, to begin afresh.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         *self = Self { index: self.index, attempt: self.attempt, ..Self::default() };
     }
 }
 
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Standing {
+pub(crate) enum Standing {
     /// At work.
     Live,
     /// Declared dead.
@@ -160,33 +160,33 @@ pub enum Standing {
 
 /// A session's slot, in the form of `SlotState`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct SlotOf {
+pub(crate) struct SlotOf {
     /// Free 0, pending 1, committed 2, aborted 3, sealed 4.
-    pub state: u8,
+    pub(crate) state: u8,
     /// Which use.
-    pub number: u8,
+    pub(crate) number: u8,
     /// The keys that this use marks.
-    pub marked: Keys,
+    pub(crate) marked: Keys,
 }
 
 /// A session with its process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Session {
+pub(crate) struct Session {
     /// Where it stands in the store.
-    pub standing: Standing,
+    pub(crate) standing: Standing,
     /// Whether its process is gone.
-    pub crashed: bool,
+    pub(crate) crashed: bool,
     /// Whether it has noticed that it was declared dead; it starts nothing more.
-    pub stopped: bool,
+    pub(crate) stopped: bool,
     /// What it is at.
-    pub op: Op,
+    pub(crate) op: Op,
     /// Its slot.
-    pub slot: SlotOf,
+    pub(crate) slot: SlotOf,
 }
 
 /// What a mark does to its document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Change {
+pub(crate) enum Change {
     /// This node stands under the entry afterwards, or none.
     Entry(u8),
     /// The node stands there afterwards.
@@ -199,22 +199,22 @@ pub enum Change {
 
 /// A mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MarkOf {
+pub(crate) struct MarkOf {
     /// Where.
-    pub key: Key,
+    pub(crate) key: Key,
     /// Whose.
-    pub session: u8,
+    pub(crate) session: u8,
     /// Which use of the slot.
-    pub number: u8,
+    pub(crate) number: u8,
     /// What for.
-    pub change: Change,
+    pub(crate) change: Change,
     /// Whether its owner knows of it; a request that is delivered twice may set a second one.
-    pub known: bool,
+    pub(crate) known: bool,
 }
 
 /// A message that its sender does not wait for any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Late {
+pub(crate) enum Late {
     /// A commit over an engine with transactions.
     Commit(u8),
     /// The compare-and-set that commits this use of a session's slot.
@@ -226,39 +226,39 @@ pub enum Late {
 }
 
 /// What must never be seen. A bit each, set by the step that did it.
-pub mod broken {
+pub(crate) mod broken {
     /// The tree has a loop, a node that cannot be reached, or one under two names.
-    pub const TREE: u8 = 1;
+    pub(crate) const TREE: u8 = 1;
     /// A rename moved what another one stood on.
-    pub const EXCLUSION: u8 = 2;
+    pub(crate) const EXCLUSION: u8 = 2;
     /// A dead session changed something after its recovery.
-    pub const ZOMBIE: u8 = 4;
+    pub(crate) const ZOMBIE: u8 = 4;
     /// A change was made by halves.
-    pub const HALF: u8 = 8;
+    pub(crate) const HALF: u8 = 8;
 }
 
 /// The whole.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct State {
+pub(crate) struct State {
     /// The documents.
-    pub tree: Tree,
+    pub(crate) tree: Tree,
     /// Marks on them, in the order of the keys; at most one a key.
-    pub marks: Vec<MarkOf>,
+    pub(crate) marks: Vec<MarkOf>,
     /// The lock engine's state, by its number in [`super::locks::Locks`].
-    pub locks: u32,
+    pub(crate) locks: u32,
     /// The sessions.
-    pub sessions: [Session; SESSIONS],
+    pub(crate) sessions: [Session; SESSIONS],
     /// Messages under way.
-    pub late: Vec<Late>,
+    pub(crate) late: Vec<Late>,
     /// What has gone wrong: [`broken`].
-    pub broken: u8,
+    pub(crate) broken: u8,
     /// Processes that may still crash, live sessions that may still be fenced, messages that may still be late.
-    pub faults: [u8; 3],
+    pub(crate) faults: [u8; 3],
 }
 
 impl State {
     /// Notes that keys were written: whoever has read them has read something else.
-    pub fn written(&mut self, keys: Keys) {
+    pub(crate) fn written(&mut self, keys: Keys) {
         for session in &mut self.sessions {
             session.op.stale |= keys & session.op.rests_on;
         }
@@ -266,7 +266,7 @@ impl State {
     }
 
     /// Notes that cells were written, whatever became of the documents in them.
-    pub fn touched(&mut self, cells: Keys) {
+    pub(crate) fn touched(&mut self, cells: Keys) {
         for session in &mut self.sessions {
             if matches!(session.op.phase, Phase::Marking) {
                 session.op.overwritten |= cells;

@@ -50,7 +50,7 @@ const EMPTIED: [&str; 3] = ["rmdir /b/d/e", "mkdir /b/d/e/x", "mv /a/c /b/d/e/x"
 const REPLACED: [&str; 3] = ["mv /a/c /b/d/e", "mv /a/c/g /b/d/e/x", "mkdir /b/d/e/y"];
 
 /// Every scenario.
-pub const SCENARIOS: &[Line] = &[
+pub(crate) const SCENARIOS: &[Line] = &[
     line("into-each-other", TWO_BRANCHES, INTO_EACH_OTHER),
     line("ring", TWO_BRANCHES, RING),
     line("onto-one-name", TWO_BRANCHES, ONTO_ONE_NAME),
@@ -83,5 +83,8 @@ pub const SCENARIOS: &[Line] = &[
     long(weak(line("long-intents-emptied", TWO_BRANCHES, EMPTIED))),
     long(weak(unlocked(line("long-intents-versions-ring", TWO_BRANCHES, RING)))),
     long(weak(faulty(line("long-intents-ring", TWO_BRANCHES, RING), [1, 0, 0]))),
-    long(weak(faulty(line("long-intents-late", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""]), [1, 1, 2]))),
+    long(weak(faulty(
+        line("long-intents-late", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""]),
+        [1, 1, 2],
+    ))),
 ];

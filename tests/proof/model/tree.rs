@@ -5,7 +5,9 @@
 use lockwood::document::{Ino, IntentId, Key as DocumentKey, Marked, SessionId, Slot, SlotState, Version};
 use lockwood::store::intents::decide::{self, Verdict};
 
-use super::state::{Change, DIRECTORIES, ENTRIES, Key, Keys, MarkOf, NAMES, NODES, Path, Place, SlotOf, State};
+use super::state::{
+    Change, DIRECTORIES, ENTRIES, Key, Keys, MarkOf, NAMES, NODES, Path, Place, SlotOf, State,
+};
 use super::state::{bit, entry_key, node_key};
 
 const SLOT_STATES: [SlotState; 5] =
@@ -20,7 +22,7 @@ fn document_key(key: Key) -> DocumentKey {
 
 impl SlotOf {
     /// As production knows it, with those of its marks that stand in `keys`.
-    pub fn slot(self, keys: Keys) -> Slot {
+    pub(crate) fn slot(self, keys: Keys) -> Slot {
         let state = SLOT_STATES[self.state as usize];
         let version = (state == SlotState::Committed).then_some(VERSIONS[0]);
         let marked = super::state::keys(self.marked & keys);
@@ -29,7 +31,7 @@ impl SlotOf {
     }
 
     /// Takes over what production decided.
-    pub fn become_like(&mut self, slot: &Slot) {
+    pub(crate) fn become_like(&mut self, slot: &Slot) {
         let state = SLOT_STATES.iter().position(|state| *state == slot.state);
         self.state = state.expect("all states are listed") as u8;
         self.number = slot.number as u8;
@@ -39,21 +41,22 @@ impl SlotOf {
     }
 
     /// The versions that a commit of this slot lists.
-    pub fn versions(self) -> Vec<Version> {
+    pub(crate) fn versions(self) -> Vec<Version> {
         vec![VERSIONS[0]; self.marked.count_ones() as usize]
     }
 }
 
 impl State {
     /// What production says of a mark.
-    pub fn verdict(&self, mark: MarkOf) -> Verdict {
-        let intent = IntentId { session: SessionId(mark.session.into()), slot: 0, number: mark.number.into() };
+    pub(crate) fn verdict(&self, mark: MarkOf) -> Verdict {
+        let intent =
+            IntentId { session: SessionId(mark.session.into()), slot: 0, number: mark.number.into() };
         let slot = self.sessions[mark.session as usize].slot.slot(bit(mark.key));
         decide::verdict(intent, &document_key(mark.key), VERSIONS[usize::from(!mark.known)], Some(&slot))
     }
 
     /// The mark at a key.
-    pub fn mark(&self, key: Key) -> Option<MarkOf> {
+    pub(crate) fn mark(&self, key: Key) -> Option<MarkOf> {
         self.marks.iter().find(|mark| mark.key == key).copied()
     }
 
@@ -63,7 +66,7 @@ impl State {
     }
 
     /// The node of an entry, as a reader sees it.
-    pub fn entry(&self, key: Key) -> u8 {
+    pub(crate) fn entry(&self, key: Key) -> u8 {
         match self.after(key) {
             Some(Change::Entry(node)) => node,
             _ => self.tree.entry[key as usize],
@@ -71,7 +74,7 @@ impl State {
     }
 
     /// The place of a node, as a reader sees it.
-    pub fn place(&self, node: u8) -> Place {
+    pub(crate) fn place(&self, node: u8) -> Place {
         match self.after(node_key(node)) {
             Some(Change::Place(place)) => place,
             _ => self.tree.place[node as usize],
@@ -79,17 +82,17 @@ impl State {
     }
 
     /// Whether there is such a directory.
-    pub fn exists(&self, node: u8) -> bool {
+    pub(crate) fn exists(&self, node: u8) -> bool {
         node == 0 || matches!(self.place(node), Place::At(_))
     }
 
     /// Whether nothing stands in a directory.
-    pub fn is_empty(&self, directory: u8) -> bool {
+    pub(crate) fn is_empty(&self, directory: u8) -> bool {
         (0..NAMES as u8).all(|name| self.entry(entry_key(directory, name)) == 0)
     }
 
     /// The entries from the root down to a directory, and its path. None if the way does not lead there.
-    pub fn chain(&self, directory: u8) -> Option<(Keys, Path)> {
+    pub(crate) fn chain(&self, directory: u8) -> Option<(Keys, Path)> {
         let (mut chain, mut path, mut node) = (0, 0, directory);
         for _ in 0..=DIRECTORIES {
             if node == 0 {
@@ -107,7 +110,7 @@ impl State {
     }
 
     /// Everything as a reader sees it.
-    pub fn seen(&self) -> Box<super::state::Tree> {
+    pub(crate) fn seen(&self) -> Box<super::state::Tree> {
         let mut tree = Box::new(self.tree.clone());
         for mark in &self.marks {
             if self.verdict(*mark) == Verdict::After {
@@ -119,14 +122,14 @@ impl State {
 }
 
 /// A path with one more name.
-pub fn with_name(path: Path, name: u8) -> Path {
+pub(crate) fn with_name(path: Path, name: u8) -> Path {
     let depth = (32 - path.leading_zeros()).div_ceil(4);
     path | u32::from(name + 1) << (4 * depth)
 }
 
 impl super::state::Tree {
     /// Makes a change at a key.
-    pub fn set(&mut self, key: Key, change: Change) {
+    pub(crate) fn set(&mut self, key: Key, change: Change) {
         match change {
             Change::Entry(node) => self.entry[key as usize] = node,
             Change::Place(place) => self.place[key as usize - ENTRIES] = place,
@@ -135,7 +138,7 @@ impl super::state::Tree {
     }
 
     /// The judge: every node is under exactly the name that it says, every way leads to the root, nothing is lost.
-    pub fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         let named = self.entry.iter().enumerate().filter(|(_, node)| **node != 0);
         let mut names = [0_u8; NODES];
         for (key, node) in named {

@@ -264,7 +264,9 @@ impl Client {
         let from = self.here.truth.lock().clock();
         let scan = Scan { range: Range::Entries(DIRECTORY), start: Start::First, limit: 10 };
         let Ok(page) = self.store.scan(&scan) else { return Ok(None) };
-        let at = |key: &Key| page.iter().find(|(found, _)| found == key).map(|(_, item)| item.as_ref().ok().cloned());
+        let at = |key: &Key| {
+            page.iter().find(|(found, _)| found == key).map(|(_, item)| item.as_ref().ok().cloned())
+        };
         let seen = [at(&name(0)), at(&name(1))];
         for (at, seen) in seen.iter().enumerate() {
             self.here.truth.lock().saw(&name(at), from, seen.clone().flatten().as_ref())?;
@@ -345,9 +347,9 @@ impl Client {
             Some(found) => Commit::new().at(key.clone(), found.version).delete(key),
             None => Commit::new().absent(key.clone()).put(key, node(0)),
         };
-        self.commit(commit.merge(
-            counter(COUNTERS[1]),
-            NodeDelta::entries_changed(1, 0, Timestamp { sec: 3, nsec: 0 }),
-        ))
+        self.commit(
+            commit
+                .merge(counter(COUNTERS[1]), NodeDelta::entries_changed(1, 0, Timestamp { sec: 3, nsec: 0 })),
+        )
     }
 }

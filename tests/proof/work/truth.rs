@@ -90,7 +90,9 @@ impl Truth {
                 self.unknown += 1;
                 Ok(())
             }
-            Err(error) if asking.committed => Err(format!("{:?} is made and was refused: {error}", asking.commit)),
+            Err(error) if asking.committed => {
+                Err(format!("{:?} is made and was refused: {error}", asking.commit))
+            }
             Err(error) => {
                 asking.refused = true;
                 self.refused += u64::from(matches!(error, CommitError::Conflict(_)));
@@ -215,7 +217,8 @@ impl Truth {
         for write in &asking.commit.writes {
             let key = write.key();
             let current = self.current(key);
-            let wanted = write.apply(current).map_err(|error| format!("{intent:?} writes {write:?}: {error}"))?;
+            let wanted =
+                write.apply(current).map_err(|error| format!("{intent:?} writes {write:?}: {error}"))?;
             let (version, marked) = marked_by(cells, key, intent, slot)?;
             if marked.before.as_ref() != current {
                 return Err(format!("{intent:?} changed {key} from {:?}; it was {current:?}", marked.before));
@@ -286,12 +289,17 @@ fn marked_by(
     slot: &Slot,
 ) -> Result<(Version, MarkedDocument), String> {
     let stored = cells.read(&CellKey::Document(key.clone())).map_err(|error| error.to_string())?;
-    let Some(stored) = stored else { return Err(format!("{intent:?} is committed; {key} has no mark of it")) };
+    let Some(stored) = stored else {
+        return Err(format!("{intent:?} is committed; {key} has no mark of it"));
+    };
     match &*stored.cell {
         Cell::Document(marked) if marked.mark.as_ref().is_some_and(|mark| mark.intent == intent) => {
             let listed = slot.marked.iter().find(|listed| listed.key == *key);
             if listed.is_none_or(|listed| listed.version != Some(stored.version)) {
-                return Err(format!("{intent:?} is committed and lists {listed:?}, not @{:?}", stored.version));
+                return Err(format!(
+                    "{intent:?} is committed and lists {listed:?}, not @{:?}",
+                    stored.version
+                ));
             }
             Ok((stored.version, marked.clone()))
         }
