@@ -22,6 +22,8 @@ mod set;
 pub mod shared;
 mod sync;
 mod table;
+#[cfg(test)]
+mod tests;
 mod timestamp;
 mod who;
 

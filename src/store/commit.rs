@@ -86,6 +86,10 @@ pub struct Commit {
     pub checks: Vec<Check>,
     /// What changes.
     pub writes: Vec<Write>,
+    /// Whether locks keep what is checked and not written from changing, from before it was read until this commit has
+    /// returned; a session that dies loses these locks only after its intents are settled. Engines that change one
+    /// document at a time then need not mark it. The others make no difference.
+    pub covered: bool,
 }
 
 impl Commit {
@@ -127,6 +131,13 @@ impl Commit {
     #[must_use]
     pub fn check(mut self, check: Check) -> Self {
         self.checks.push(check);
+        self
+    }
+
+    /// Says that locks cover what is checked and not written.
+    #[must_use]
+    pub fn covered(mut self) -> Self {
+        self.covered = true;
         self
     }
 

@@ -1,5 +1,8 @@
 //! What every engine must do, whatever it is made of. Each test gets a new, empty store.
 
+#![allow(clippy::unwrap_used)] // A test: an engine that fails has failed it.
+#![allow(clippy::panic)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,24 +13,48 @@ use crate::document::{
 };
 
 /// Makes an empty store.
-pub(crate) type Factory<'a> = &'a dyn Fn() -> Box<dyn Store>;
+pub type Factory<'a> = &'a dyn Fn() -> Box<dyn Store>;
+
+type Test = fn(&dyn Store);
+
+const IN_ONE_THREAD: [(&str, Test); 12] = [
+    ("what was put is got", put_and_get),
+    ("versions change at every write and never go back", versions_grow),
+    ("a failed check changes nothing", all_or_nothing),
+    ("each kind of check", checks),
+    ("a commit of checks alone, and one that locks cover", checks_alone),
+    ("merges commute and count", merges),
+    ("a merge into nothing conflicts", merge_into_nothing),
+    ("a directory is scanned in the order of positions, in pages", scan_directory),
+    ("ranges end where they should", ranges_are_separate),
+    ("a snapshot stays", snapshot_stays),
+    ("a stopped store takes no change", stopped),
+    ("many documents change at once", many_documents),
+];
+
+const IN_MANY_THREADS: [(&str, Test); 2] = [
+    ("concurrent commits of one counter lose nothing", no_lost_update),
+    ("concurrent merges conflict with nobody", merges_at_once),
+];
 
 /// Runs the whole suite.
-pub(crate) fn run(factory: Factory<'_>) {
-    type Test = fn(&dyn Store);
-    let tests: [(&str, Test); 11] = [
-        ("what was put is got", put_and_get),
-        ("versions change at every write and never go back", versions_grow),
-        ("a failed check changes nothing", all_or_nothing),
-        ("each kind of check", checks),
-        ("merges commute and count", merges),
-        ("a merge into nothing conflicts", merge_into_nothing),
-        ("a directory is scanned in the order of positions, in pages", scan_directory),
-        ("ranges end where they should", ranges_are_separate),
-        ("a snapshot stays", snapshot_stays),
-        ("a stopped store takes no change", stopped),
-        ("concurrent commits of one counter lose nothing", no_lost_update),
-    ];
+///
+/// # Panics
+/// If the engine fails it.
+pub fn run(factory: Factory<'_>) {
+    run_in_one_thread(factory);
+    run_all(factory, &IN_MANY_THREADS);
+}
+
+/// Runs what needs no threads: for a simulation.
+///
+/// # Panics
+/// If the engine fails it.
+pub fn run_in_one_thread(factory: Factory<'_>) {
+    run_all(factory, &IN_ONE_THREAD);
+}
+
+fn run_all(factory: Factory<'_>, tests: &[(&str, Test)]) {
     for (name, test) in tests {
         eprintln!("conformance: {name}");
         test(&*factory());
@@ -141,6 +168,36 @@ fn checks(store: &dyn Store) {
     assert_eq!(conflict(outcome(Check::Version(node(3), version))), node(3));
 }
 
+fn checks_alone(store: &dyn Store) {
+    let old = put(store, node(1), directory(0));
+    let new = put(store, node(1), directory(1));
+    for covered in [false, true] {
+        let commit = |version| Commit { covered, ..Commit::new().at(node(1), version).absent(node(2)) };
+        store.commit(&commit(new)).unwrap();
+        assert_eq!(conflict(store.commit(&commit(old))), node(1));
+        let (version, now) = store.node(Ino(1)).unwrap().unwrap();
+        assert_eq!((version, now.directory().unwrap().children), (new, 1), "a check changed something");
+        assert_eq!(store.get(&node(2)).unwrap(), None);
+        let beside = |version| commit(version).put(Key::Content(Ino(9)), content(u8::from(covered)));
+        store.commit(&beside(new)).unwrap();
+        assert_eq!(conflict(store.commit(&beside(old))), node(1));
+        assert_eq!(store.node(Ino(1)).unwrap().unwrap().0, new);
+    }
+}
+
+fn many_documents(store: &dyn Store) {
+    const MANY: u64 = 100;
+    put(store, node(MANY), directory(7));
+    let all = (0..=MANY).fold(Commit::new(), |commit, ino| match ino {
+        MANY => commit.delete(node(ino)),
+        _ => commit.absent(node(ino)).put(node(ino), directory(ino)),
+    });
+    store.commit(&all).unwrap();
+    let page = store.scan(&Scan { range: Range::All(Kind::Node), start: Start::First, limit: 1000 }).unwrap();
+    assert_eq!(keys(&page), (0..MANY).map(node).collect::<Vec<_>>());
+    assert_eq!(conflict(store.commit(&all)), node(0));
+}
+
 fn merges(store: &dyn Store) {
     let seen = put(store, node(1), directory(0));
     let later = Timestamp { sec: 9, nsec: 0 };
@@ -223,9 +280,11 @@ fn snapshot_stays(store: &dyn Store) {
     put(store, node(1), directory(2));
     put(store, node(2), directory(0));
     let children = |n: &Node| n.directory().unwrap().children;
-    assert_eq!(children(&snapshot.node(Ino(1)).unwrap().unwrap().1), 1);
+    // An engine that cannot look back shows the present, and says so.
+    let (before, nodes) = if store.capabilities().snapshots { (1, 1) } else { (2, 2) };
+    assert_eq!(children(&snapshot.node(Ino(1)).unwrap().unwrap().1), before);
     let all = Scan { range: Range::All(Kind::Node), start: Start::First, limit: 10 };
-    assert_eq!(snapshot.scan(&all).unwrap().len(), 1);
+    assert_eq!(snapshot.scan(&all).unwrap().len(), nodes);
     assert_eq!(store.scan(&all).unwrap().len(), 2);
 }
 
@@ -236,6 +295,29 @@ fn stopped(store: &dyn Store) {
     assert!(matches!(refused, Err(CommitError::Store(StoreError::Stopped(cause))) if cause.contains("fire")));
     assert!(matches!(store.sync(), Err(StoreError::Stopped(_))));
     assert!(store.node(Ino(1)).unwrap().is_some() && store.node(Ino(2)).unwrap().is_none());
+}
+
+fn merges_at_once(store: &dyn Store) {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 50;
+    put(store, node(1), directory(0));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                for i in 0..EACH {
+                    let ino = 100 + thread * EACH + i;
+                    let create = Commit::new()
+                        .absent(node(ino))
+                        .put(node(ino), directory(0))
+                        .merge(node(1), NodeDelta::entries_changed(1, 1, Timestamp::default()));
+                    store.commit(&create).unwrap();
+                }
+            });
+        }
+    });
+    let (_, now) = store.node(Ino(1)).unwrap().unwrap();
+    assert_eq!(now.directory().unwrap().children, THREADS * EACH);
+    assert_eq!(store.counters().conflicts, 0);
 }
 
 fn no_lost_update(store: &dyn Store) {

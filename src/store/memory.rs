@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::commit::{Commit, CommitError};
 use super::scan::{Pager, bounds};
-use super::{Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
+use super::{Capabilities, Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
 use crate::document::{Key, Kind, Stored, Version};
 
 type Tree = BTreeMap<(Kind, Vec<u8>), Stored>;
@@ -122,6 +122,10 @@ impl Store for MemoryStore {
         self.refuse_when_stopped()?;
         self.counters.lock().syncs += 1;
         Ok(())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { snapshots: true }
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {

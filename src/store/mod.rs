@@ -9,8 +9,8 @@
 
 pub mod cells;
 pub mod commit;
-#[cfg(test)]
-mod conformance;
+#[cfg(any(test, feature = "proof"))]
+pub mod conformance;
 pub mod embedded;
 pub mod intents;
 pub mod memory;
@@ -146,6 +146,13 @@ pub struct StoreCounters {
     pub syncs: u64,
 }
 
+/// What not every engine can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// [`Store::snapshot`] is a view of one instant.
+    pub snapshots: bool,
+}
+
 /// A store of documents.
 pub trait Store: Reader {
     /// Applies `commit` at one instant, or not at all.
@@ -174,7 +181,11 @@ pub trait Store: Reader {
     /// disk. `cause` is for the errors that follow.
     fn stop(&self, cause: &str);
 
-    /// A view of this instant, which later commits do not change.
+    /// What this engine can do beyond what every engine does.
+    fn capabilities(&self) -> Capabilities;
+
+    /// A view of this instant, which later commits do not change; on an engine without [`Capabilities::snapshots`], of the
+    /// present at each read.
     fn snapshot(&self) -> Box<dyn Reader + '_>;
 
     /// What the store has done.

@@ -30,7 +30,7 @@ impl Freeze for MemoryStore {
         for kind in Kind::ALL {
             for_each::<_, StoreError>(self, Range::All(kind), |key, item| {
                 let document = (*item?.document).clone();
-                copy.commit(&Commit { checks: vec![], writes: vec![Write::Put(key, document)] }).unwrap();
+                copy.commit(&Commit { writes: vec![Write::Put(key, document)], ..Commit::new() }).unwrap();
                 Ok(())
             })
             .unwrap();
@@ -191,7 +191,7 @@ impl Sample {
     }
 
     pub(super) fn put(&self, key: Key, document: Document) {
-        self.store.commit(&Commit { checks: vec![], writes: vec![Write::Put(key, document)] }).unwrap();
+        self.store.commit(&Commit { writes: vec![Write::Put(key, document)], ..Commit::new() }).unwrap();
     }
 
     pub(super) fn delete(&self, key: Key) {

@@ -18,8 +18,6 @@ pub mod plan;
 mod recover;
 mod standing;
 pub mod state;
-#[cfg(test)]
-mod tests;
 
 use std::time::Duration;
 

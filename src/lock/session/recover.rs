@@ -49,7 +49,9 @@ impl Member {
                 Step::Done => return Ok(()),
             }
         }
-        Err(StoreError::Unknown(format!("the recovery of session {dead} came to no end in {STEPS_MAX} steps")))
+        Err(StoreError::Unknown(format!(
+            "the recovery of session {dead} came to no end in {STEPS_MAX} steps"
+        )))
     }
 
     /// Deletes slots whose session has no document: a request to make them came late. Returns how many. To be called now

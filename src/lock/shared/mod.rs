@@ -15,8 +15,6 @@
 
 pub mod claims;
 pub mod record;
-#[cfg(test)]
-mod tests;
 mod view;
 
 use std::sync::Arc;
@@ -26,7 +24,7 @@ use std::time::Duration;
 use super::change::{Pauses, Store};
 use super::session::{self, Operation, Standing};
 use super::set::LockEntry;
-use super::{Blocked, LockError, LockId, LockSet, Mode, OpId};
+use super::{Blocked, LockError, LockSet, Mode, OpId};
 use crate::ambient::Clock;
 use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::store::StoreError;

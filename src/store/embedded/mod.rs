@@ -28,7 +28,7 @@ use self::cache::DocumentCache;
 use self::space::SpaceGuard;
 use super::commit::{Commit, CommitError};
 use super::scan::{Pager, bounds};
-use super::{Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
+use super::{Capabilities, Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
 use crate::ambient;
 use crate::document::codec;
 use crate::document::{Key, Kind, Stored, Version};
@@ -334,6 +334,10 @@ impl Store for EmbeddedStore {
                 "the store stops: {cause}; unmount, see that the disk has room and is sound, and mount again"
             );
         }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { snapshots: true }
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {

@@ -38,6 +38,10 @@ impl Store for Temporary {
     fn stop(&self, cause: &str) {
         self.store.stop(cause);
     }
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
     fn snapshot(&self) -> Box<dyn Reader + '_> {
         self.store.snapshot()
     }

@@ -104,11 +104,12 @@ pub fn abort(slot: &Slot) -> Option<Slot> {
     (slot.state == SlotState::Pending).then(|| Slot { state: SlotState::Aborted, ..slot.clone() })
 }
 
-/// The slot sealed: only once it is decided, and all marks of a committed use are gone.
+/// The slot sealed: only once it is decided, and all marks of a committed use are gone. The list of marks stays, so that an
+/// owner that is still running can tell what became of its last use ([`was_committed`]).
 pub fn seal(slot: &Slot) -> Option<Slot> {
     match slot.state {
         SlotState::Free | SlotState::Committed | SlotState::Aborted => {
-            Some(Slot { number: slot.number, state: SlotState::Sealed, marked: Vec::new() })
+            Some(Slot { state: SlotState::Sealed, ..slot.clone() })
         }
         SlotState::Pending | SlotState::Sealed => None,
     }
@@ -140,30 +141,20 @@ pub fn settling(slot: Option<&Slot>) -> Settling {
     }
 }
 
-/// What the owner of a slot learns when it finds another slot than it expected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ownership {
-    /// What it attempted has been done.
-    Done,
-    /// Another use of its own, or one that somebody has aborted: it decides afresh from what is there.
-    Overtaken,
-    /// The session is dead.
-    Fenced,
+/// Whether its owner may go on with a slot that it last knew under the number `known`, under which it has tried no number
+/// above `attempted`, and where it now finds `found` in a cell that has changed. If not, the session is dead.
+///
+/// A slot that is free in a changed cell is a late duplicate of the request that made it: it was deleted in between.
+pub fn is_own(known: u64, attempted: u64, found: Option<&Slot>) -> bool {
+    let in_use =
+        |slot: &&Slot| matches!(slot.state, SlotState::Pending | SlotState::Committed | SlotState::Aborted);
+    found.filter(in_use).is_some_and(|slot| (known..=attempted).contains(&slot.number))
 }
 
-/// What the owner of a slot that it last knew under `number`, and tried to make `attempted`, learns from finding `found`.
-///
-/// A slot that is found under a lower number, or free under another version, is a late duplicate of the request that made
-/// it: the slot was deleted, so the session is dead.
-pub fn ownership(number: u64, attempted: &Slot, found: Option<&Slot>) -> Ownership {
-    match found {
-        Some(found) if found == attempted => Ownership::Done,
-        Some(found)
-            if matches!(found.state, SlotState::Pending | SlotState::Committed | SlotState::Aborted)
-                && (number..=attempted.number).contains(&found.number) =>
-        {
-            Ownership::Overtaken
-        }
-        _ => Ownership::Fenced,
-    }
+/// Whether a sealed slot says that its use under `number` was committed: what it marked is listed with versions.
+pub fn was_committed(slot: &Slot, number: u64) -> bool {
+    slot.state == SlotState::Sealed
+        && slot.number == number
+        && !slot.marked.is_empty()
+        && slot.marked.iter().all(|marked| marked.version.is_some())
 }

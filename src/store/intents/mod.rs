@@ -1,2 +1,170 @@
 //! Intents: a store that changes several documents at one instant, made out of one that changes one at a time.
+//!
+//! Owns the intent documents (slots) of sessions and the marks that they leave at documents. Imports `document`, the store's
+//! port, the cells' port, `ambient` and `rules`. docs/intents.md has the protocol and why it is right.
+//!
+//! What is hard, and where it is solved:
+//! 1. What a mark means at this moment, and what may become of it and of its intent: [`decide`], pure functions.
+//! 2. A request may be lost, late, delivered twice, or lose its answer: `requests`.
+//! 3. A commit is checked, marked, decided and cleaned up, and may be overtaken or aborted at each step: `attempt`.
+//! 4. Readers see each document at one instant, and of an intent all or nothing within a page: `read`.
+//! 5. What the dead have begun is decided once and for all: [`settle`].
+//! 6. Many threads of a session share a few slots: `slots`.
+
+mod attempt;
 pub mod decide;
+mod read;
+mod requests;
+mod settle;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use self::attempt::Attempt;
+use self::requests::Requests;
+use self::slots::Pool;
+use super::cells::Cells;
+use super::{Capabilities, Commit, CommitError, Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
+use crate::ambient::Clock;
+use crate::document::{Key, SessionId, Stored, Version};
+
+pub use settle::{create_slots, settle};
+pub use slots::OwnSlot;
+
+/// How often a commit starts over that others keep from marking what it writes. With the pauses that is some fifteen
+/// seconds; each time somebody else has got on.
+const ATTEMPTS_MAX: u32 = 64;
+
+/// The store as one session changes it.
+pub struct IntentStore<C: Cells + ?Sized> {
+    requests: Requests<C>,
+    session: SessionId,
+    pool: Pool,
+    fenced: AtomicBool,
+    stopped: OnceLock<String>,
+    counters: Mutex<StoreCounters>,
+}
+
+impl<C: Cells + ?Sized> IntentStore<C> {
+    /// The store for `session`, which must have seen itself become live after [`create_slots`] made its slots.
+    pub fn new(cells: Arc<C>, clock: Arc<dyn Clock>, session: SessionId, slots: Vec<OwnSlot>) -> Self {
+        Self {
+            requests: Requests::new(cells, clock, session.0),
+            session,
+            pool: Pool::new(slots),
+            fenced: AtomicBool::new(false),
+            stopped: OnceLock::new(),
+            counters: Mutex::default(),
+        }
+    }
+
+    /// Begins no further commit: the session has learnt that it was declared dead. That is courtesy; what makes it safe is
+    /// that its slots are sealed.
+    pub fn fence(&self) {
+        self.fenced.store(true, Ordering::Relaxed);
+    }
+
+    fn refuse(&self) -> Result<(), StoreError> {
+        if let Some(cause) = self.stopped.get() {
+            return Err(StoreError::Stopped(cause.clone()));
+        }
+        if self.fenced.load(Ordering::Relaxed) { Err(StoreError::Fenced) } else { Ok(()) }
+    }
+
+    fn count(&self, change: impl FnOnce(&mut StoreCounters)) {
+        change(&mut self.counters.lock());
+    }
+
+    fn try_commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        let mut taken = self.pool.take(&self.requests)?;
+        let mut round = 0;
+        loop {
+            self.refuse()?;
+            match self.attempt(&mut taken.own, commit)? {
+                Attempt::Committed(version) => return Ok(version),
+                Attempt::Hindered(key) if round >= ATTEMPTS_MAX => return Err(CommitError::Conflict(key)),
+                Attempt::Hindered(_) => self.requests.pause(round),
+            }
+            round += 1;
+        }
+    }
+}
+
+impl<C: Cells + ?Sized> Reader for IntentStore<C> {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.count(|counters| counters.gets += 1);
+        self.see_one(key)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.count(|counters| counters.scans += 1);
+        self.see_page(scan)
+    }
+}
+
+/// The present at each read.
+struct Present<'a, C: Cells + ?Sized>(&'a IntentStore<C>);
+
+impl<C: Cells + ?Sized> Reader for Present<'_, C> {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.0.get(key)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.0.scan(scan)
+    }
+}
+
+impl<C: Cells + ?Sized> Store for IntentStore<C> {
+    /// The version returned is the greatest that a written document got: each has its own.
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        let outcome = self.try_commit(commit);
+        match &outcome {
+            Ok(_) => self.count(|counters| {
+                counters.commits += 1;
+                counters.documents_written += commit.writes.len() as u64;
+            }),
+            Err(CommitError::Conflict(_)) => self.count(|counters| counters.conflicts += 1),
+            Err(CommitError::Store(StoreError::Fenced)) => self.fence(),
+            Err(CommitError::Store(_)) => {}
+        }
+        outcome
+    }
+
+    /// A change has been made when the engine has answered; that it survives a power cut then is the engine's part.
+    fn sync(&self) -> Result<(), StoreError> {
+        self.refuse()?;
+        self.count(|counters| counters.syncs += 1);
+        Ok(())
+    }
+
+    /// The engine says when it is full.
+    fn admit_content(&self, _bytes: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        0
+    }
+
+    fn stop(&self, cause: &str) {
+        let _ = self.stopped.set(cause.to_owned()); // The first cause is the one to tell.
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { snapshots: false }
+    }
+
+    fn snapshot(&self) -> Box<dyn Reader + '_> {
+        Box::new(Present(self))
+    }
+
+    fn counters(&self) -> StoreCounters {
+        *self.counters.lock()
+    }
+}

@@ -80,7 +80,7 @@ impl Cells for SimCells {
 
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
         self.world.turn(self.host)?;
-        let request = Request::new(self.host, key.clone(), expected, cell);
+        let request = Request::new(key.clone(), expected, cell);
         let fate = self.world.draw_fate(self.host);
         if matches!(fate, Fate::Duplicated | Fate::Late) {
             self.world.send_late(request.clone());

@@ -59,6 +59,11 @@ impl Faults {
         Self { step_max_ns: 1_000, pause_max_ns: 1, ..Self::default() }
     }
 
+    /// Nothing goes wrong, and little time passes between two turns.
+    pub(crate) fn calm(lease_ns: u64) -> Self {
+        Self { step_max_ns: lease_ns / 5_000, pause_max_ns: 1, ..Self::default() }
+    }
+
     /// Ends all faults; time goes on as it did.
     pub(crate) fn end(&mut self) {
         *self = Self {

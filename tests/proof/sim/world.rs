@@ -52,14 +52,11 @@ pub(crate) trait Judge: Send {
 pub(crate) struct Change<'a> {
     pub(crate) request: &'a Request,
     pub(crate) before: Option<&'a StoredCell>,
-    /// The version that it has now.
-    pub(crate) version: Version,
 }
 
 /// A compare-and-set under way, with who sent it.
 #[derive(Clone)]
 pub(crate) struct Request {
-    pub(crate) host: HostId,
     pub(crate) actor: Option<usize>,
     /// What the actor was at when it sent it.
     pub(crate) operation: u64,
@@ -69,9 +66,9 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(host: HostId, key: CellKey, expected: Option<Version>, cell: Option<Cell>) -> Self {
+    pub(super) fn new(key: CellKey, expected: Option<Version>, cell: Option<Cell>) -> Self {
         let actor = HERE.get().map(|here| here.actor);
-        Self { host, actor, operation: OPERATION.get(), key, expected, cell }
+        Self { actor, operation: OPERATION.get(), key, expected, cell }
     }
 }
 
@@ -234,19 +231,9 @@ impl World {
         HERE.get().map(|here| here.actor)
     }
 
-    /// True time, in nanoseconds; for judges.
-    pub(crate) fn true_now_ns(&self) -> u64 {
-        self.inner.lock().now_ns
-    }
-
-    /// Whether faults have ended.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.inner.lock().faults.quiet_after_steps == 0
-    }
-
-    /// Whether a host is dead.
-    pub(crate) fn is_dead(&self, host: HostId) -> bool {
-        self.inner.lock().hosts[host].dead
+    /// The cells as they are; for judges.
+    pub(crate) fn cells(&self) -> &MemoryCells {
+        &self.cells
     }
 
     pub(super) fn local_now_ns(&self, host: HostId) -> u64 {
@@ -390,8 +377,8 @@ impl World {
             (Err(_), true) => Count::LateRefused,
         };
         self.count(what);
-        if let Ok(version) = &result {
-            let change = Change { request, before: before.as_ref(), version: *version };
+        if result.is_ok() {
+            let change = Change { request, before: before.as_ref() };
             let judged = self.judge.lock().changed(&change, &self.cells);
             if let Err(what) = judged {
                 self.object(what);

@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use lockwood::ambient::Clock;
 use lockwood::document::{
-    Body, Directory, Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta, SessionId, Stored, Timestamp,
+    Document, Entry, FileKind, Ino, Key, Name, NodeDelta, SessionId, Stored, Timestamp,
 };
 use lockwood::store::cells::memory::MemoryCells;
-use lockwood::store::cells::{Cell, CellKey, Cells, MarkedDocument};
 use lockwood::store::intents::{IntentStore, OwnSlot, create_slots, settle};
-use lockwood::store::{Check, Commit, CommitError, Range, Reader, Scan, Start, Store};
+use lockwood::store::{Check, Commit, Range, Reader, Scan, Start};
 use parking_lot::Mutex;
 
 use super::Outcome;
+use super::asking::{commit, look};
+use super::documents::{begin_with, directory};
 use super::truth::Truth;
 use crate::rng::Rng;
 use crate::sim::{Actors, Change, Count, Counts, Faults, HostId, Judge, SimCells, SimClock, World, run};
@@ -114,22 +115,6 @@ fn name(at: usize) -> Key {
     Key::Entry(DIRECTORY, Name::new(NAMES[at].as_bytes()).expect("a good name"))
 }
 
-fn node(children: u64) -> Document {
-    let time = Timestamp { sec: 1, nsec: 0 };
-    Document::Node(Node {
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        nlink: 2,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        xattrs: 0,
-        body: Body::Directory(Directory { parent: Ino::ROOT, name: None, children }),
-    })
-}
-
 fn children(stored: &Stored) -> u64 {
     match &*stored.document {
         Document::Node(node) => node.directory().map_or(0, |directory| directory.children),
@@ -156,20 +141,10 @@ impl Here {
     }
 
     fn set_up(&self) {
-        let mut documents: Vec<_> = COUNTERS.iter().map(|ino| (counter(*ino), node(2))).collect();
-        documents.extend(PAIR.iter().map(|ino| (counter(*ino), node(1))));
+        let mut documents: Vec<_> = COUNTERS.iter().map(|ino| (counter(*ino), directory(2))).collect();
+        documents.extend(PAIR.iter().map(|ino| (counter(*ino), directory(1))));
         documents.push((name(0), Document::Entry(Entry { ino: Ino(99), kind: FileKind::Regular })));
-        for (key, document) in documents {
-            // Made in two steps, as a commit makes them: the document's version is that of the cell before the last.
-            let cells = self.cells(0);
-            let at = CellKey::Document(key.clone());
-            let unborn = Cell::Document(MarkedDocument { before: None, mark: None });
-            let version = cells.cas(&at, None, Some(unborn)).expect("nothing goes wrong yet");
-            let stored = Stored { version, document: document.into() };
-            self.truth.lock().begin(key, stored.clone());
-            let born = Cell::Document(MarkedDocument { before: Some(stored), mark: None });
-            cells.cas(&at, Some(version), Some(born)).expect("nothing goes wrong yet");
-        }
+        begin_with(&self.world, documents, |key, stored| self.truth.lock().begin(key, stored));
     }
 
     fn join(&self, host: HostId) -> Vec<OwnSlot> {
@@ -253,10 +228,7 @@ impl Client {
 
     /// One document, judged. None as well if the store does not answer.
     fn look(&self, key: &Key) -> Result<Option<Stored>, String> {
-        let from = self.here.truth.lock().clock();
-        let Ok(seen) = self.store.get(key) else { return Ok(None) };
-        self.here.truth.lock().saw(key, from, seen.as_ref())?;
-        Ok(seen)
+        Ok(look(&self.here.truth, &*self.store, key)?.unwrap_or(None))
     }
 
     /// All names, judged: the file has one of two.
@@ -279,13 +251,10 @@ impl Client {
     }
 
     fn commit(&self, commit: Commit) -> Judged {
-        let world = &self.here.world;
-        let asked = (world.actor().unwrap_or(usize::MAX), crate::sim::operation());
-        world.event(|| format!("{}: commits {commit:?}", world.who()), |_| {});
-        self.here.truth.lock().asks(asked, session_of(self.host), commit.clone());
-        let answer: Result<_, CommitError> = self.store.commit(&commit);
-        world.event(|| format!("{}: is answered {answer:?}", world.who()), |mix| mix(answer.is_ok().into()));
-        self.here.truth.lock().answered(asked, &answer)
+        let Here { world, truth, .. } = &self.here;
+        // Whatever the answer is, it has been judged.
+        let _answer = self::commit(truth, world, &*self.store, session_of(self.host), &commit)?;
+        Ok(())
     }
 
     fn transfer(&self) -> Judged {
@@ -300,8 +269,8 @@ impl Client {
         let commit = Commit::new()
             .at(counter(from), source.version)
             .at(counter(to), target.version)
-            .put(counter(from), node(children(&source) - 1))
-            .put(counter(to), node(children(&target) + 1));
+            .put(counter(from), directory(children(&source) - 1))
+            .put(counter(to), directory(children(&target) + 1));
         self.commit(commit)
     }
 
@@ -311,7 +280,7 @@ impl Client {
         let (one, other) = (counter(PAIR[mine]), counter(PAIR[1 - mine]));
         let (Some(a), Some(b)) = (self.look(&one)?, self.look(&other)?) else { return Ok(()) };
         let next = if children(&a) + children(&b) >= 2 { 0 } else { 1 };
-        self.commit(Commit::new().at(one.clone(), a.version).at(other, b.version).put(one, node(next)))
+        self.commit(Commit::new().at(one.clone(), a.version).at(other, b.version).put(one, directory(next)))
     }
 
     fn merge(&self) -> Judged {
@@ -345,7 +314,7 @@ impl Client {
         let key = counter(FLICKER);
         let commit = match self.look(&key)? {
             Some(found) => Commit::new().at(key.clone(), found.version).delete(key),
-            None => Commit::new().absent(key.clone()).put(key, node(0)),
+            None => Commit::new().absent(key.clone()).put(key, directory(0)),
         };
         self.commit(
             commit

@@ -3,8 +3,15 @@
 //! Imports `sim` and the library. [`first_violation`] is how a mutation table asks whether anybody objects when a rule is
 //! switched off.
 
+mod asking;
+mod claims;
+mod documents;
 mod intents;
+mod life;
+mod locks;
+mod renames;
 pub(crate) mod toy;
+mod tree;
 mod truth;
 
 use std::sync::Once;
@@ -21,17 +28,23 @@ pub(crate) enum Workload {
     Toy,
     /// Changes of several documents, some by sessions that are settled meanwhile.
     Intents,
+    /// Sessions that lock paths and change what they have locked, while some die and some go on as zombies.
+    Locks,
+    /// Renames, creates and removals in a tree, by sessions like these.
+    Renames,
 }
 
 impl Workload {
     /// Every workload.
-    pub(crate) const ALL: [Self; 2] = [Self::Toy, Self::Intents];
+    pub(crate) const ALL: [Self; 4] = [Self::Toy, Self::Intents, Self::Locks, Self::Renames];
 
     /// The name, as arguments write it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Toy => "toy",
             Self::Intents => "intents",
+            Self::Locks => "locks",
+            Self::Renames => "renames",
         }
     }
 
@@ -40,6 +53,8 @@ impl Workload {
         match self {
             Self::Toy => toy::MUST_SEE,
             Self::Intents => intents::MUST_SEE,
+            Self::Locks => locks::MUST_SEE,
+            Self::Renames => renames::MUST_SEE,
         }
     }
 }
@@ -65,6 +80,8 @@ pub(crate) fn simulate(workload: Workload, seed: u64, trace: bool) -> Outcome {
     match workload {
         Workload::Toy => toy::simulate(rng, trace, toy::Manner::Sound),
         Workload::Intents => intents::simulate(rng, trace),
+        Workload::Locks => locks::simulate(rng, trace),
+        Workload::Renames => renames::simulate(rng, trace),
     }
 }
 

@@ -11,6 +11,7 @@
 //! 6. Nothing of a session takes effect after it has been settled.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use lockwood::document::{
     Document, IntentId, Key, MarkChange, SessionId, SessionState, Slot, SlotState, Stored, Version,
@@ -19,10 +20,11 @@ use lockwood::store::cells::memory::MemoryCells;
 use lockwood::store::cells::{Cell, CellKey, Cells, MarkedDocument, StoredCell};
 use lockwood::store::{Commit, CommitError, StoreError};
 
+use super::life::Beating;
 use crate::sim::{Change, Count, Counts};
 
 /// An operation of an actor.
-type Asked = (usize, u64);
+pub(crate) type Asked = (usize, u64);
 
 /// What is true now, what was before, and what is asked for.
 #[derive(Default)]
@@ -34,6 +36,7 @@ pub(crate) struct Truth {
     commits: BTreeMap<Asked, Asking>,
     sessions: BTreeMap<SessionId, SessionState>,
     settled: BTreeSet<SessionId>,
+    beating: Beating,
     zombies: u64,
     aborts: u64,
     fences: u64,
@@ -101,9 +104,9 @@ impl Truth {
         }
     }
 
-    /// Whether what was asked for has been made.
-    pub(crate) fn is_made(&self, asked: Asked) -> bool {
-        self.commits.get(&asked).is_some_and(|asking| asking.committed)
+    /// The sessions that nobody may declare dead.
+    pub(crate) fn beating(&self) -> Beating {
+        Arc::clone(&self.beating)
     }
 
     /// A read that began at `from` returned `seen`.
@@ -138,7 +141,9 @@ impl Truth {
     /// Looks at the change of a cell.
     pub(crate) fn changed(&mut self, change: &Change<'_>, cells: &MemoryCells) -> Result<(), String> {
         let asked = (change.request.actor.unwrap_or(usize::MAX), change.request.operation);
-        if let Some(asking) = self.commits.get(&asked) {
+        let of_the_tree =
+            matches!(&change.request.key, CellKey::Document(key) if !matches!(key, Key::Session(_)));
+        if let Some(asking) = self.commits.get(&asked).filter(|_| of_the_tree) {
             let state = self.sessions.get(&asking.session);
             let dead = matches!(state, Some(SessionState::Fenced | SessionState::Recovered));
             self.zombies += u64::from(dead || self.settled.contains(&asking.session));
@@ -147,10 +152,7 @@ impl Truth {
             (CellKey::Slot(session, index), Some(Cell::Slot(slot))) => {
                 self.slot_changed(asked, *session, *index, slot, change.before, cells)
             }
-            (CellKey::Document(Key::Session(session)), cell) => {
-                self.session_changed(*session, cell.as_ref());
-                Ok(())
-            }
+            (CellKey::Document(Key::Session(session)), cell) => self.session_changed(*session, cell.as_ref()),
             (CellKey::Document(key), cell) => self.cell_changed(key, cell.as_ref()),
             _ => Ok(()),
         }
@@ -251,7 +253,7 @@ impl Truth {
         if says == current { Ok(()) } else { Err(format!("{key} is made {says:?}; it is {current:?}")) }
     }
 
-    fn session_changed(&mut self, session: SessionId, cell: Option<&Cell>) {
+    fn session_changed(&mut self, session: SessionId, cell: Option<&Cell>) -> Result<(), String> {
         let state = match cell {
             Some(Cell::Document(MarkedDocument { before: Some(stored), .. })) => match &*stored.document {
                 Document::Session(session) => Some(session.state),
@@ -267,6 +269,13 @@ impl Truth {
             self.fences += u64::from(state == Some(SessionState::Fenced));
             self.recoveries += u64::from(state == Some(SessionState::Recovered));
         }
+        if state == Some(SessionState::Recovered) {
+            self.settled.insert(session);
+        }
+        if was != state && state == Some(SessionState::Fenced) && self.beating.lock().contains(&session) {
+            return Err(format!("session {session} beats, nothing goes wrong, and it is declared dead"));
+        }
+        Ok(())
     }
 
     /// Counts what has been seen.

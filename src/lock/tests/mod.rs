@@ -1,0 +1,9 @@
+//! Sessions and shared locks over cells in memory, with a clock that the test drives and requests that fail as it says.
+
+mod joining;
+mod observing;
+mod recovery;
+mod shared;
+mod shared_faults;
+mod threads;
+mod world;

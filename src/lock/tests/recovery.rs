@@ -1,0 +1,221 @@
+//! Recovery by those who die at it, by several at once, and with requests that arrive late.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::world::{Fault, SLOTS, World, hold, rename, share};
+use crate::document::{Document, Ino, Key, Orphan, SessionId, SessionState, SlotState};
+use crate::store::cells::{Cell, CellKey, Cells};
+use crate::store::{Commit, CommitError, Reader, Store, StoreError};
+
+/// A session that holds some locks, waits for another, and dies.
+fn world_with_a_dead_session() -> (World, super::world::Host) {
+    let world = World::new();
+    let (dead, host) = (world.join(1), world.join(9));
+    dead.acquire(&rename("/a/x", "/b/y"), 0).unwrap().abandon();
+    dead.acquire(&share("/s"), 0).unwrap().abandon();
+    let beside = host.acquire(&share("/s"), 0).unwrap();
+    std::mem::forget(beside);
+    // It waits for what the other holds, and dies there: its requests end in the middle of the wait.
+    std::mem::forget(host.acquire(&hold("/h"), 0).unwrap());
+    let cells = Arc::clone(&dead.cells);
+    dead.clock.on_sleep(move |nth| {
+        if nth == 3 {
+            cells.fail(0, Fault::Dies);
+        }
+    });
+    assert!(dead.acquire(&hold("/h"), 500).is_err());
+    assert!(world.locks().contains("/h !9.2<!1.3"), "{}", world.locks());
+    (world, host)
+}
+
+fn assert_recovered(world: &World, what: &str) {
+    assert_eq!((world.state(1), world.slots(1)), (None, 0), "{what}");
+    assert_eq!(world.locks(), "/h !9.2<  /s +9.1<", "{what}");
+}
+
+#[test]
+fn recovery_leaves_nothing_of_the_dead_and_all_of_the_living() {
+    let (world, host) = world_with_a_dead_session();
+    let collected = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&collected);
+    let view = world.clone();
+    host.member
+        .recover(SessionId(1), &move |dead| {
+            seen.lock().push((dead.0, view.state(1)));
+            assert_eq!(view.slots(1), usize::from(SLOTS));
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(
+        *collected.lock(),
+        [(1, Some(SessionState::Fenced))],
+        "once, and before it is called recovered"
+    );
+    assert_recovered(&world, "at once");
+    assert_eq!(world.state(9), Some(SessionState::Live));
+}
+
+#[test]
+fn what_cannot_be_collected_is_collected_by_the_next() {
+    let (world, host) = world_with_a_dead_session();
+    assert!(matches!(
+        host.member.recover(SessionId(1), &|_| Err(StoreError::NoSpace)),
+        Err(StoreError::NoSpace)
+    ));
+    assert_eq!(world.state(1), Some(SessionState::Fenced));
+    host.recover(1).unwrap();
+    assert_recovered(&world, "the second time");
+}
+
+/// A recoverer dies, or a request of its goes wrong, at each step: the next one finishes, and whatever arrives late does
+/// nothing.
+#[test]
+fn a_recoverer_goes_wrong_at_each_step() {
+    for fault in Fault::ALL {
+        let mut steps = 0;
+        for at in 0.. {
+            let (world, host) = world_with_a_dead_session();
+            let recoverer = world.join(8);
+            recoverer.cells.fail(at, fault);
+            let recovered = recoverer.recover(1);
+            if !recoverer.cells.happened() {
+                break;
+            }
+            steps += 1;
+            let what = format!("{fault:?} at {at}");
+            assert_eq!(recovered.is_err(), matches!(fault, Fault::Dies | Fault::DiesAfter), "{what}");
+            if recovered.is_err() {
+                host.recover(1).unwrap();
+            }
+            assert_recovered(&world, &what);
+            recoverer.cells.land();
+            assert_recovered(&world, &what);
+        }
+        assert!(steps > 15, "{fault:?}: only {steps} steps");
+    }
+}
+
+/// A recoverer is overtaken, before each of its requests, by another that does it all.
+#[test]
+fn two_recoverers_at_each_interleaving() {
+    let overtaken = Arc::new(AtomicU64::new(0));
+    for at in 0.. {
+        let (world, host) = world_with_a_dead_session();
+        let recoverer = world.join(8);
+        let (other, count) = (host.clone(), Arc::clone(&overtaken));
+        recoverer.cells.before(move |nth| {
+            if nth == at {
+                other.recover(1).unwrap();
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        recoverer.recover(1).unwrap();
+        assert_recovered(&world, &format!("overtaken at {at}"));
+        if overtaken.load(Ordering::SeqCst) == at {
+            break; // Not overtaken: it has fewer requests.
+        }
+    }
+    assert!(overtaken.load(Ordering::SeqCst) > 15);
+}
+
+/// The order: when the first claim goes, the session is fenced and its slots are sealed.
+#[test]
+fn claims_go_after_the_slots_are_sealed() {
+    let (world, host) = world_with_a_dead_session();
+    let (view, before) = (world.clone(), world.locks());
+    let seen = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&seen);
+    host.cells.before(move |_| {
+        if view.locks() == before || view.state(1).is_none() {
+            return;
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+        assert!(matches!(view.state(1), Some(SessionState::Fenced | SessionState::Recovered)));
+        for slot in 0..SLOTS {
+            match view
+                .cells
+                .read(&CellKey::Slot(SessionId(1), slot))
+                .unwrap()
+                .as_ref()
+                .map(|found| &*found.cell)
+            {
+                Some(Cell::Slot(slot)) => assert_eq!(slot.state, SlotState::Sealed),
+                None => assert_eq!(view.state(1), Some(SessionState::Recovered)),
+                other => panic!("{other:?}"),
+            }
+        }
+        if view.state(1) == Some(SessionState::Recovered) {
+            assert_eq!(view.locks(), "/h !9.2<  /s +9.1<");
+        }
+    });
+    host.recover(1).unwrap();
+    assert_recovered(&world, "watched");
+    assert!(seen.load(Ordering::SeqCst) > 4);
+}
+
+/// Who waits behind the dead is let in by the recovery itself.
+#[test]
+fn recovery_lets_in_who_waits() {
+    let world = World::new();
+    let (dead, host, recoverer) = (world.join(1), world.join(2), world.join(9));
+    dead.acquire(&hold("/a"), 0).unwrap().abandon();
+    let view = world.clone();
+    host.clock.on_sleep(move |nth| {
+        if nth == 4 {
+            recoverer.recover(1).unwrap();
+            assert_eq!(view.locks(), "/a !2.1<");
+        }
+    });
+    drop(host.acquire(&hold("/a"), 900).unwrap());
+    assert_eq!(world.locks(), "");
+}
+
+/// A session is declared dead and recovered while it commits, before each of its requests: the commit has happened
+/// altogether or not at all, it says so or says that the session is fenced, and no mark is left.
+#[test]
+fn a_commit_overtaken_by_recovery_at_each_step() {
+    let keys = [Key::Orphan(Ino(7)), Key::Orphan(Ino(8))];
+    let put = |commit: Commit, key: &Key| {
+        commit.put(key.clone(), Document::Orphan(Orphan { session: SessionId(1) }))
+    };
+    let commit = keys.iter().fold(Commit::new(), put);
+    let mut outcomes = [0, 0];
+    for at in 0.. {
+        let world = World::new();
+        let (zombie, host) = (world.join(1), world.join(9));
+        let other = host.clone();
+        let reached = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&reached);
+        zombie.cells.before(move |nth| {
+            if nth == at {
+                count.fetch_add(1, Ordering::SeqCst);
+                other.recover(1).unwrap();
+            }
+        });
+        let committed = match zombie.store.commit(&commit) {
+            Ok(_) => true,
+            Err(CommitError::Store(StoreError::Fenced)) => false,
+            Err(other) => panic!("{at}: {other}"),
+        };
+        outcomes[usize::from(committed)] += 1;
+        if reached.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        assert_eq!(world.state(1), None);
+        for key in &keys {
+            assert_eq!(host.store.get(key).unwrap().is_some(), committed, "{at}: {key}");
+            let cell = world.cells.read(&CellKey::Document(key.clone())).unwrap();
+            let marked = cell.is_some_and(|found| match &*found.cell {
+                Cell::Document(document) => document.mark.is_some(),
+                _ => true,
+            });
+            // A mark that the zombie sets after its slots were sealed stays until somebody meets it; it means nothing.
+            assert!(!marked || !committed, "{at}: {key}");
+        }
+        assert!(matches!(zombie.store.commit(&commit), Err(CommitError::Store(StoreError::Fenced))), "{at}");
+    }
+    assert!(outcomes[0] > 2 && outcomes[1] > 2, "{outcomes:?}");
+}

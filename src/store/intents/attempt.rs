@@ -1,0 +1,358 @@
+//! One attempt at a commit: read and check, begin, mark, validate, decide, clean up.
+//!
+//! Owns the order of these steps. What each may do to a slot or a cell is in [`decide`](super::decide).
+//!
+//! What is hard:
+//! - Every step may find that somebody else was there: then the attempt is aborted and made again from the start, with the
+//!   checks evaluated again. Only a check that fails on what was read is a conflict.
+//! - Nobody waits while documents bear its marks, so nobody waits in a circle. Who meets a pending mark waits before it
+//!   begins, and aborts the other's intent in the end, since its owner may be gone.
+//! - An attempt may be left at any point, by an error or a panic: its slot stays in doubt, and is looked at before it is
+//!   used again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::IntentStore;
+use super::decide;
+use super::read::Seen;
+use super::requests::Outcome;
+use super::settle::{read_slot, roll_back, roll_forward, slot_of};
+use super::slots::OwnSlot;
+use crate::document::{IntentId, Key, MarkChange, SlotState, Stored, Version};
+use crate::rules::{self, Rule};
+use crate::store::cells::{Cell, CellKey, Cells, StoredCell};
+use crate::store::{Commit, CommitError, StoreError};
+
+/// How often somebody else's pending intent is looked at before it is aborted: with the pauses in between, for more than a
+/// second, in which a living owner makes some twenty requests to the slowest of engines.
+const POLLS_MAX: u32 = 12;
+/// How often one attempt waits for others, whoever they are.
+const WAITS_MAX: u32 = 4 * POLLS_MAX;
+/// How often a slot of one's own is looked at again because others change it.
+const LOOKS_MAX: u32 = 16;
+
+/// How an attempt ended.
+pub(super) enum Attempt {
+    /// The commit has taken effect.
+    Committed(Version),
+    /// Others were in the way at this key; nothing was changed.
+    Hindered(Key),
+}
+
+/// A document to mark.
+struct Step {
+    key: Key,
+    /// What was read, and what the mark is set on.
+    at: Option<Version>,
+    current: Option<Stored>,
+    change: MarkChange,
+}
+
+/// What [`IntentStore::decide`] found out.
+enum Decision {
+    Committed,
+    Overtaken,
+}
+
+impl<C: Cells + ?Sized> IntentStore<C> {
+    /// Tries once.
+    ///
+    /// # Errors
+    /// [`CommitError::Conflict`] for a check that fails; nothing was changed then. [`StoreError::Unknown`] only if it may
+    /// have taken effect.
+    pub(super) fn attempt(&self, own: &mut OwnSlot, commit: &Commit) -> Result<Attempt, CommitError> {
+        let steps = match self.plan(commit) {
+            Ok(Ok(steps)) => steps,
+            Ok(Err(hindered)) => return Ok(Attempt::Hindered(hindered)),
+            Err(CommitError::Store(error)) => return Err(nothing_changed(error).into()),
+            Err(conflict) => return Err(conflict),
+        };
+        let Some(first) = steps.first() else { return Ok(Attempt::Committed(Version::default())) };
+        self.begin(own, &steps).map_err(nothing_changed)?;
+        let versions = match self.mark(own, &steps).map_err(nothing_changed) {
+            Ok(Ok(versions)) => versions,
+            Ok(Err(hindered)) => return self.give_up(own, hindered),
+            Err(error) => return self.give_up(own, first.key.clone()).and(Err(error.into())),
+        };
+        match self.validate(commit).map_err(nothing_changed) {
+            Ok(None) => {}
+            Ok(Some(hindered)) => return self.give_up(own, hindered),
+            Err(error) => return self.give_up(own, first.key.clone()).and(Err(error.into())),
+        }
+        match self.decide(own, &versions)? {
+            Decision::Committed => {}
+            Decision::Overtaken => return self.give_up(own, first.key.clone()),
+        }
+        self.clean_up(own, &steps, &versions);
+        let written = |step: &&Step| step.change != MarkChange::Keep;
+        let versions =
+            steps.iter().zip(&versions).filter(|(step, _)| written(step)).map(|(_, version)| *version);
+        Ok(Attempt::Committed(versions.max().unwrap_or_default()))
+    }
+
+    /// Reads, evaluates the checks and says what is to be marked, in the order of the keys; or what is in the way.
+    fn plan(&self, commit: &Commit) -> Result<Result<Vec<Step>, Key>, CommitError> {
+        let written: BTreeSet<&Key> = commit.writes.iter().map(|write| write.key()).collect();
+        let checked = commit.checks.iter().map(|check| check.key());
+        let keys: BTreeSet<&Key> = written.iter().copied().chain(checked).collect();
+        let keys: Vec<Key> = keys.into_iter().cloned().collect();
+        let mut polls = HashMap::new();
+        for round in 0..WAITS_MAX {
+            let seen = self.see(&keys)?;
+            let found: BTreeMap<&Key, &Seen> = keys.iter().zip(&seen).collect();
+            let current = |key: &Key| found.get(key).and_then(|seen| seen.current.as_ref());
+            if let Some(failed) = commit.checks.iter().find(|check| !check.holds(current(check.key()))) {
+                return Err(CommitError::Conflict(failed.key().clone()));
+            }
+            let changes = changes(commit, current)?;
+            let marks_all = !commit.covered && rules::holds(Rule::ChecksMarked);
+            let hinders = |key: &Key, seen: &Seen| {
+                let marked_by_us = marks_all || changes.contains_key(key);
+                seen.pending
+                    .as_ref()
+                    .is_some_and(|pending| marked_by_us || pending.mark.change != MarkChange::Keep)
+            };
+            let hindering: Vec<_> = keys.iter().zip(&seen).filter(|(key, seen)| hinders(key, seen)).collect();
+            if hindering.is_empty() || !rules::holds(Rule::PendingMarksRespected) {
+                let step = |(key, seen): (&Key, &Seen)| {
+                    let change =
+                        changes.get(key).cloned().or_else(|| marks_all.then_some(MarkChange::Keep))?;
+                    Some(Step { key: key.clone(), at: seen.at, current: seen.current.clone(), change })
+                };
+                return Ok(Ok(keys.iter().zip(&seen).filter_map(step).collect()));
+            }
+            self.give_way(&hindering, &mut polls, round)?;
+        }
+        Ok(Err(keys.into_iter().next().unwrap_or(Key::Volume)))
+    }
+
+    /// Waits for pending intents of others, and aborts those that have been waited for long enough.
+    fn give_way(
+        &self,
+        hindering: &[(&Key, &Seen)],
+        polls: &mut HashMap<IntentId, u32>,
+        round: u32,
+    ) -> Result<(), StoreError> {
+        for pending in hindering.iter().filter_map(|(_, seen)| seen.pending.as_ref()) {
+            let intent = pending.mark.intent;
+            let polls = polls.entry(intent).or_default();
+            *polls += 1;
+            if *polls > POLLS_MAX
+                && let Some(aborted) = decide::abort(&pending.slot)
+            {
+                let key = CellKey::Slot(intent.session, intent.slot);
+                // Whatever comes of it: the next look tells.
+                self.requests.set(&key, Some(pending.version), Some(&Cell::Slot(aborted)))?;
+            }
+        }
+        self.requests.pause(round);
+        Ok(())
+    }
+
+    fn slot_key(&self, own: &OwnSlot) -> CellKey {
+        CellKey::Slot(self.session, own.index)
+    }
+
+    /// Makes the slot pending.
+    fn begin(&self, own: &mut OwnSlot, steps: &[Step]) -> Result<(), StoreError> {
+        let key = self.slot_key(own);
+        for _ in 0..LOOKS_MAX {
+            if own.in_doubt {
+                self.look_after(own)?;
+            }
+            let Some(mut next) = decide::begin(&own.slot, steps.iter().map(|step| step.key.clone())) else {
+                return Err(StoreError::Fenced);
+            };
+            // Never a number that was tried before: what was sent then may still arrive.
+            next.number = next.number.max(own.attempted + 1);
+            own.attempted = next.number;
+            own.in_doubt = true;
+            match self.requests.set(&key, Some(own.version), Some(&Cell::Slot(next.clone())))? {
+                Outcome::Done(version) => {
+                    own.know(next, version);
+                    return Ok(());
+                }
+                Outcome::Lost(found) => accept(own, &key, found.as_ref())?,
+            }
+        }
+        Err(unsteady(&key))
+    }
+
+    /// Brings a slot that may hold anything of ours back to where it can be used again: what it has committed is completed,
+    /// all else aborted.
+    fn look_after(&self, own: &mut OwnSlot) -> Result<(), StoreError> {
+        let key = self.slot_key(own);
+        for _ in 0..LOOKS_MAX {
+            match read_slot(&self.requests, &key)? {
+                Some((_, version)) if version == own.version => {}
+                Some((slot, version)) if decide::is_own(own.slot.number, own.attempted, Some(&slot)) => {
+                    own.know(slot, version);
+                }
+                _ => return Err(StoreError::Fenced),
+            }
+            let intent = self.intent(own);
+            match own.slot.state {
+                SlotState::Pending => {
+                    if let Some(aborted) = decide::abort(&own.slot) {
+                        self.requests.set(&key, Some(own.version), Some(&Cell::Slot(aborted)))?;
+                    }
+                    continue;
+                }
+                SlotState::Committed => roll_forward(&self.requests, &own.slot)?,
+                SlotState::Aborted => roll_back(&self.requests, intent, &own.slot)?,
+                SlotState::Free => {}
+                SlotState::Sealed => return Err(StoreError::Fenced),
+            }
+            own.in_doubt = false;
+            return Ok(());
+        }
+        Err(unsteady(&key))
+    }
+
+    fn intent(&self, own: &OwnSlot) -> IntentId {
+        IntentId { session: self.session, slot: own.index, number: own.slot.number }
+    }
+
+    /// Sets all marks; or says where somebody was faster.
+    fn mark(&self, own: &OwnSlot, steps: &[Step]) -> Result<Result<Vec<Version>, Key>, StoreError> {
+        let intent = self.intent(own);
+        let mut versions = Vec::with_capacity(steps.len());
+        for step in steps {
+            let key = CellKey::Document(step.key.clone());
+            let cell = decide::marked(step.current.clone(), intent, step.change.clone());
+            let at = if rules::holds(Rule::MarkSetByCas) {
+                step.at
+            } else {
+                self.requests.read(&key)?.map(|stored| stored.version)
+            };
+            match self.requests.set(&key, at, Some(&cell))? {
+                Outcome::Done(version) => versions.push(version),
+                Outcome::Lost(_) => return Ok(Err(step.key.clone())),
+            }
+        }
+        Ok(Ok(versions))
+    }
+
+    /// Checks again what locks cover, now that nothing that is written can change: as Silo does with what it has read (Tu et
+    /// al., SOSP 2013). Says what does not hold any more.
+    fn validate(&self, commit: &Commit) -> Result<Option<Key>, StoreError> {
+        if !commit.covered || !rules::holds(Rule::CoveredChecksValidatedAfterMarking) {
+            return Ok(None);
+        }
+        let written: BTreeSet<&Key> = commit.writes.iter().map(|write| write.key()).collect();
+        let checks: Vec<_> = commit.checks.iter().filter(|check| !written.contains(check.key())).collect();
+        let keys: Vec<Key> = checks.iter().map(|check| check.key().clone()).collect();
+        let holds = |seen: &Seen, check: &crate::store::Check| {
+            let changing = |change: &MarkChange| *change != MarkChange::Keep;
+            check.holds(seen.current.as_ref())
+                && !seen.pending.as_ref().is_some_and(|pending| changing(&pending.mark.change))
+        };
+        let seen = self.see(&keys)?;
+        let failed = seen.iter().zip(checks).find(|(seen, check)| !holds(seen, check));
+        Ok(failed.map(|(_, check)| check.key().clone()))
+    }
+
+    /// The moment of change.
+    fn decide(&self, own: &mut OwnSlot, versions: &[Version]) -> Result<Decision, StoreError> {
+        let key = self.slot_key(own);
+        let Some(next) = decide::commit(&own.slot, versions) else { return Ok(Decision::Overtaken) };
+        let mut at = own.version;
+        loop {
+            match self.requests.set(&key, Some(at), Some(&Cell::Slot(next.clone())))? {
+                Outcome::Done(version) => {
+                    own.know(next, version);
+                    return Ok(Decision::Committed);
+                }
+                Outcome::Lost(Some(found)) if !rules::holds(Rule::IntentDecidedByCas) => at = found.version,
+                Outcome::Lost(found) => return self.decided_by_others(own, &key, found.as_ref()),
+            }
+        }
+    }
+
+    fn decided_by_others(
+        &self,
+        own: &mut OwnSlot,
+        key: &CellKey,
+        found: Option<&StoredCell>,
+    ) -> Result<Decision, StoreError> {
+        let Some(stored) = found else {
+            // Dead, recovered and tidied away: the slot cannot say any more whether its last use was committed.
+            self.fence();
+            return Err(StoreError::Unknown("the session was declared dead meanwhile".into()));
+        };
+        let (slot, _) = slot_of(key, stored)?;
+        if decide::was_committed(&slot, own.slot.number) {
+            self.fence();
+            return Ok(Decision::Committed);
+        }
+        accept(own, key, found)?;
+        Ok(Decision::Overtaken)
+    }
+
+    /// Takes the marks of a committed use away. If that fails the slot stays in doubt, and it is done before its next use;
+    /// until then readers ask the slot.
+    fn clean_up(&self, own: &mut OwnSlot, steps: &[Step], versions: &[Version]) {
+        let intent = self.intent(own);
+        if rules::holds(Rule::MarksGoneBeforeReuse) {
+            for (step, at) in steps.iter().zip(versions) {
+                let marked = decide::marked(step.current.clone(), intent, step.change.clone());
+                let Cell::Document(marked) = &marked else { continue };
+                let after = decide::cleaned(marked, *at, true);
+                let key = CellKey::Document(step.key.clone());
+                // Lost: somebody else has cleaned it up.
+                if self.requests.set(&key, Some(*at), after.as_ref()).is_err() {
+                    return;
+                }
+            }
+        }
+        own.in_doubt = false;
+    }
+
+    /// Ends an attempt that has changed nothing, and takes its marks away so that it hinders nobody.
+    fn give_up(&self, own: &mut OwnSlot, hindered: Key) -> Result<Attempt, CommitError> {
+        match self.look_after(own) {
+            Err(StoreError::Fenced) => Err(StoreError::Fenced.into()),
+            // Whatever else fails: the slot stays in doubt, and others may abort it.
+            _ => Ok(Attempt::Hindered(hindered)),
+        }
+    }
+}
+
+/// Goes on with what was found in the slot's cell, if it is still this session's.
+fn accept(own: &mut OwnSlot, key: &CellKey, found: Option<&StoredCell>) -> Result<(), StoreError> {
+    let found = found.map(|stored| slot_of(key, stored)).transpose()?;
+    match found {
+        Some((slot, version)) if decide::is_own(own.slot.number, own.attempted, Some(&slot)) => {
+            own.know(slot, version);
+            Ok(())
+        }
+        _ => Err(StoreError::Fenced),
+    }
+}
+
+/// What each write makes of what is there.
+fn changes<'a, 'b>(
+    commit: &'a Commit,
+    current: impl Fn(&Key) -> Option<&'b Stored>,
+) -> Result<BTreeMap<&'a Key, MarkChange>, CommitError> {
+    let change = |write: &'a crate::store::Write| {
+        let after = write.apply(current(write.key()))?;
+        let change = after.map_or(MarkChange::Delete, |document| MarkChange::Put(Box::new(document)));
+        Ok((write.key(), change))
+    };
+    commit.writes.iter().map(change).collect()
+}
+
+/// An error before the commit was asked for: that it will never take effect is certain, whatever became of the request.
+fn nothing_changed(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unknown(cause) => {
+            StoreError::Engine { what: "preparing a commit".into(), source: cause.into() }
+        }
+        other => other,
+    }
+}
+
+fn unsteady(key: &CellKey) -> StoreError {
+    StoreError::Engine { what: format!("using {key:?}"), source: "it keeps changing".into() }
+}

@@ -1,0 +1,227 @@
+//! What readers see: one document, several, or a page.
+//!
+//! Owns the questions that a reader asks of intents. The answers are judged in [`decide`](super::decide).
+//!
+//! What is hard: documents and slots are read one after the other, and everything may change in between.
+//! - One document: its value at an instant between call and return (`decide::verdict` says why).
+//! - A page: the engine gives it as of one instant, but an intent that the page shows half marked may be committed before
+//!   its slot is read. Then the page is read again: by now that intent is committed, so each of its documents shows it.
+//!   So a page of a directory's entries shows all of an intent or nothing. Peter Bailis et al. call that Read Atomic isolation ("Scalable Atomic
+//!   Visibility with RAMP Transactions", SIGMOD 2014).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::IntentStore;
+use super::decide::{self, Verdict};
+use super::requests::TRIES;
+use super::settle::{document_of, slot_of};
+use crate::document::{IntentId, Key, Mark, SessionId, Slot, Stored, Version};
+use crate::rules::{self, Rule};
+use crate::store::cells::{CellKey, Cells, StoredCell};
+use crate::store::scan::{Pager, bounds};
+use crate::store::{Range, Scan, ScanItem, Start, StoreError};
+
+/// How often documents are read again that change between two questions.
+const LOOKS_MAX: u32 = 64;
+
+/// A document as a reader sees it.
+pub(super) struct Seen {
+    /// The version of its cell; none if there is none.
+    pub(super) at: Option<Version>,
+    /// The document.
+    pub(super) current: Option<Stored>,
+    /// The undecided intent that has marked it.
+    pub(super) pending: Option<Pending>,
+}
+
+/// An undecided intent.
+pub(super) struct Pending {
+    pub(super) mark: Mark,
+    /// Its slot, pending.
+    pub(super) slot: Slot,
+    /// The version of the slot's cell.
+    pub(super) version: Version,
+}
+
+/// Slots that have been read, with the versions of their cells.
+type Slots = HashMap<(SessionId, u16), Option<(Slot, Version)>>;
+
+fn slot_in(slots: &Slots, intent: IntentId) -> Option<&(Slot, Version)> {
+    slots.get(&(intent.session, intent.slot)).and_then(Option::as_ref)
+}
+
+impl<C: Cells + ?Sized> IntentStore<C> {
+    /// One document.
+    pub(super) fn see_one(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        let seen = self.see(std::slice::from_ref(key))?;
+        Ok(seen.into_iter().next().and_then(|seen| seen.current))
+    }
+
+    /// Several documents, each as of some instant between call and return.
+    pub(super) fn see(&self, keys: &[Key]) -> Result<Vec<Seen>, StoreError> {
+        let mut seen: Vec<Option<Seen>> = keys.iter().map(|_| None).collect();
+        let mut moved_on: HashMap<usize, Version> = HashMap::new();
+        let mut left: Vec<usize> = (0..keys.len()).collect();
+        for _ in 0..LOOKS_MAX {
+            let cell_keys: Vec<_> = left.iter().map(|at| CellKey::Document(keys[*at].clone())).collect();
+            let cells = self.requests.read_many(&cell_keys)?;
+            self.count(|counters| counters.fetches += cell_keys.len() as u64);
+            let marks = left.iter().zip(&cells).filter_map(|(at, cell)| Some((&keys[*at], cell.as_ref()?)));
+            let slots = self.read_slots(marks)?;
+            let mut again = Vec::new();
+            for (at, stored) in left.into_iter().zip(cells) {
+                match self.judge(&keys[at], stored.as_ref(), &slots, moved_on.get(&at))? {
+                    Some(judged) => seen[at] = Some(judged),
+                    None => {
+                        moved_on.extend(stored.map(|stored| (at, stored.version)));
+                        again.push(at);
+                    }
+                }
+            }
+            left = again;
+            if left.is_empty() {
+                return Ok(seen.into_iter().flatten().collect());
+            }
+        }
+        Err(changing(left.first().map_or_else(String::new, |at| keys[*at].to_string())))
+    }
+
+    /// What a reader sees in a cell; none: read it again. `leftover`: the version at which the slot of its mark had moved on
+    /// before the cell was read.
+    fn judge(
+        &self,
+        key: &Key,
+        stored: Option<&StoredCell>,
+        slots: &Slots,
+        leftover: Option<&Version>,
+    ) -> Result<Option<Seen>, StoreError> {
+        let Some(stored) = stored else {
+            return Ok(Some(Seen { at: None, current: None, pending: None }));
+        };
+        let cell = document_of(key, stored)?;
+        let mut seen = Seen { at: Some(stored.version), current: cell.before.clone(), pending: None };
+        let Some(mark) = &cell.mark else { return Ok(Some(seen)) };
+        let slot = slot_in(slots, mark.intent);
+        match decide::verdict(mark.intent, key, stored.version, slot.map(|(slot, _)| slot)) {
+            Verdict::After => seen.current = decide::document(cell, stored.version, true),
+            Verdict::Undecided => {
+                seen.pending = slot.map(|(slot, version)| Pending {
+                    mark: mark.clone(),
+                    slot: slot.clone(),
+                    version: *version,
+                });
+            }
+            Verdict::MovedOn if leftover != Some(&stored.version) => return Ok(None),
+            Verdict::Before | Verdict::MovedOn => {}
+        }
+        Ok(Some(seen))
+    }
+
+    /// The slots of all marks in these cells, each read once.
+    fn read_slots<'a>(
+        &self,
+        cells: impl Iterator<Item = (&'a Key, &'a StoredCell)>,
+    ) -> Result<Slots, StoreError> {
+        let mut wanted = BTreeSet::new();
+        for (key, stored) in cells {
+            if let Some(mark) = &document_of(key, stored)?.mark {
+                wanted.insert(CellKey::Slot(mark.intent.session, mark.intent.slot));
+            }
+        }
+        let wanted: Vec<_> = wanted.into_iter().collect();
+        let found = self.requests.read_many(&wanted)?;
+        self.count(|counters| counters.fetches += wanted.len() as u64);
+        let mut slots = Slots::new();
+        for (key, stored) in wanted.into_iter().zip(found) {
+            let slot = stored.map(|stored| slot_of(&key, &stored)).transpose()?;
+            if let CellKey::Slot(session, index) = key {
+                slots.insert((session, index), slot);
+            }
+        }
+        Ok(slots)
+    }
+
+    /// A page. Cells that hold no document for this reader do not count for its limit, so more are asked for until it is full.
+    pub(super) fn see_page(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        let mut asked = scan.clone();
+        loop {
+            let (cells, documents) = self.see_cells(&asked)?;
+            if documents.len() < scan.limit && cells >= asked.limit {
+                asked.limit += scan.limit - documents.len();
+                continue;
+            }
+            let mut pager = Pager::new(scan);
+            let mut page = Vec::with_capacity(documents.len());
+            for (key, stored) in documents {
+                if !pager.admits(page.len(), &key) {
+                    break;
+                }
+                page.push((key, Ok(stored)));
+            }
+            return Ok(page);
+        }
+    }
+
+    /// A page of cells: how many there are, and the documents in them.
+    fn see_cells(&self, scan: &Scan) -> Result<(usize, Vec<(Key, Stored)>), StoreError> {
+        // What was known of slots before the page was read: intents that were committed (with the slot) or over by then.
+        let mut known: BTreeMap<IntentId, Option<Slot>> = BTreeMap::new();
+        for round in 0.. {
+            let cells = self.requests.scan(scan)?;
+            let unknown = cells.iter().map(|(key, stored)| (key, stored));
+            let slots = self.read_slots(unknown)?;
+            let mut again = false;
+            let mut documents = Vec::with_capacity(cells.len());
+            for (key, stored) in &cells {
+                let cell = document_of(key, stored)?;
+                let mut after = false;
+                if let Some(mark) = &cell.mark {
+                    let slot = slot_in(&slots, mark.intent).map(|(slot, _)| slot);
+                    let before_the_page = known.get(&mark.intent);
+                    let slot = before_the_page.map_or(slot, Option::as_ref);
+                    let verdict = decide::verdict(mark.intent, key, stored.version, slot);
+                    after = verdict == Verdict::After;
+                    let stale = match verdict {
+                        Verdict::Undecided | Verdict::Before => false,
+                        Verdict::After => slot.is_some_and(|slot| shows_several(slot, scan)),
+                        Verdict::MovedOn => true,
+                    };
+                    if stale && before_the_page.is_none() {
+                        again = true;
+                        known.insert(mark.intent, slot.cloned());
+                    }
+                }
+                documents.extend(
+                    decide::document(cell, stored.version, after).map(|stored| (key.clone(), stored)),
+                );
+            }
+            let enough = !again || !rules::holds(Rule::PageReadAgainAfterItsIntents);
+            if enough {
+                return Ok((cells.len(), documents));
+            }
+            if round >= LOOKS_MAX {
+                break;
+            }
+            if round >= TRIES {
+                self.requests.pause(round - TRIES);
+            }
+        }
+        Err(changing(format!("{:?}", scan.range)))
+    }
+}
+
+/// Whether an intent marks more than one document of the range of a scan. Who reads all documents of a kind reads many
+/// pages and cannot expect them to agree with each other.
+fn shows_several(slot: &Slot, scan: &Scan) -> bool {
+    let (kind, _, prefix) = bounds(&Scan { range: scan.range, start: Start::First, limit: 0 });
+    let within = |key: &Key| key.kind() == kind && key.encode().starts_with(&prefix);
+    !matches!(scan.range, Range::All(_))
+        && slot.marked.iter().filter(|marked| within(&marked.key)).count() > 1
+}
+
+fn changing(what: String) -> StoreError {
+    StoreError::Engine {
+        what: format!("reading {what}"),
+        source: format!("it has changed {LOOKS_MAX} times while it was read").into(),
+    }
+}

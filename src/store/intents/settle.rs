@@ -1,0 +1,153 @@
+//! How the slots of a session begin and end: made before it lives, settled once it has been declared dead.
+//!
+//! Owns [`create_slots`] and [`settle`], and how marks are cleaned up, which the living do in the same way. Imports
+//! `document`, the cells' port, `ambient` and `rules`.
+//!
+//! What is hard: any number of recoverers settle one session at once, any of them may die at any step, and the session may
+//! still be running. Each step is a compare-and-set from what was read, so only one of two takes effect; and nothing is
+//! sealed before its marks are gone, so whoever finds a sealed slot has nothing left to do.
+
+use std::sync::Arc;
+
+use super::decide::{self, Settling};
+use super::requests::{Outcome, Requests};
+use super::slots::OwnSlot;
+use crate::ambient::Clock;
+use crate::document::{IntentId, Key, SessionId, Slot, Version};
+use crate::rules::{self, Rule};
+use crate::store::StoreError;
+use crate::store::cells::{Cell, CellKey, Cells, MarkedDocument, StoredCell};
+
+/// How often a slot is looked at again because it has changed: its session may go on using it until it is sealed.
+const LOOKS_MAX: u32 = 1000;
+
+/// Makes the slots of a session that is joining. It may use them only once it has itself seen its own document go from
+/// joining to live: whoever declares it dead before that may have found no slot to seal.
+///
+/// # Errors
+/// [`StoreError::Fenced`] if somebody has sealed one; else as the engine fails.
+pub fn create_slots<C: Cells + ?Sized>(
+    cells: &Arc<C>,
+    clock: &Arc<dyn Clock>,
+    session: SessionId,
+    slots: u16,
+) -> Result<Vec<OwnSlot>, StoreError> {
+    let requests = Requests::new(cells.clone(), clock.clone(), session.0);
+    let make = |index| {
+        let key = CellKey::Slot(session, index);
+        match requests.set(&key, None, Some(&Cell::Slot(decide::free())))? {
+            Outcome::Done(version) => Ok(OwnSlot::new(index, version)),
+            Outcome::Lost(_) => Err(StoreError::Fenced),
+        }
+    };
+    (0..slots).map(make).collect()
+}
+
+/// Settles all that a dead session has begun: what it has committed is completed, all else is aborted, and its slots are
+/// sealed. After that nothing of this session can ever be committed. To be called only once the session is fenced. To do it
+/// again, or several times at once, changes nothing more.
+///
+/// # Errors
+/// As the engine fails; then it must be called again.
+pub fn settle<C: Cells + ?Sized>(
+    cells: &Arc<C>,
+    clock: &Arc<dyn Clock>,
+    session: SessionId,
+    slots: u16,
+) -> Result<(), StoreError> {
+    let requests = Requests::new(cells.clone(), clock.clone(), session.0);
+    (0..slots).try_for_each(|index| settle_slot(&requests, session, index))
+}
+
+fn settle_slot<C: Cells + ?Sized>(
+    requests: &Requests<C>,
+    session: SessionId,
+    index: u16,
+) -> Result<(), StoreError> {
+    let key = CellKey::Slot(session, index);
+    for _ in 0..LOOKS_MAX {
+        let found = read_slot(requests, &key)?;
+        let step = decide::settling(found.as_ref().map(|(slot, _)| slot));
+        let Some((slot, version)) = found else { return Ok(()) };
+        let intent = IntentId { session, slot: index, number: slot.number };
+        match step {
+            Settling::Done => return Ok(()),
+            Settling::Abort => {
+                if let Some(next) = decide::abort(&slot) {
+                    requests.set(&key, Some(version), Some(&Cell::Slot(next)))?;
+                }
+                continue;
+            }
+            Settling::RollForward if rules::holds(Rule::CommittedIntentsRolledForward) => {
+                roll_forward(requests, &slot)?;
+            }
+            Settling::RollBack => roll_back(requests, intent, &slot)?,
+            Settling::RollForward | Settling::Seal => {}
+        }
+        if !rules::holds(Rule::SlotsSealed) {
+            return Ok(());
+        }
+        if let Some(next) = decide::seal(&slot) {
+            requests.set(&key, Some(version), Some(&Cell::Slot(next)))?;
+        }
+    }
+    Err(StoreError::Engine { what: format!("settling {session}"), source: "its slots keep changing".into() })
+}
+
+/// The slot under `key` with the version of its cell.
+pub(super) fn read_slot<C: Cells + ?Sized>(
+    requests: &Requests<C>,
+    key: &CellKey,
+) -> Result<Option<(Slot, Version)>, StoreError> {
+    requests.read(key)?.map(|stored| slot_of(key, &stored)).transpose()
+}
+
+/// The slot in a cell.
+pub(super) fn slot_of(key: &CellKey, stored: &StoredCell) -> Result<(Slot, Version), StoreError> {
+    match &*stored.cell {
+        Cell::Slot(slot) => Ok((slot.clone(), stored.version)),
+        _ => Err(StoreError::Damaged { key: format!("{key:?}"), cause: "it holds no intent".into() }),
+    }
+}
+
+/// The document in a cell, with its mark.
+pub(super) fn document_of<'a>(key: &Key, stored: &'a StoredCell) -> Result<&'a MarkedDocument, StoreError> {
+    match &*stored.cell {
+        Cell::Document(document) => Ok(document),
+        _ => Err(StoreError::Damaged { key: key.to_string(), cause: "it holds no document".into() }),
+    }
+}
+
+/// Completes a committed use of a slot: when this returns, no mark that it lists is left.
+pub(super) fn roll_forward<C: Cells + ?Sized>(requests: &Requests<C>, slot: &Slot) -> Result<(), StoreError> {
+    for marked in &slot.marked {
+        let key = CellKey::Document(marked.key.clone());
+        let Some(stored) = requests.read(&key)?.filter(|stored| marked.version == Some(stored.version))
+        else {
+            continue;
+        };
+        let after = decide::cleaned(document_of(&marked.key, &stored)?, stored.version, true);
+        // Lost: somebody else was faster, and the mark is gone all the same.
+        requests.set(&key, Some(stored.version), after.as_ref())?;
+    }
+    Ok(())
+}
+
+/// Takes the marks of an aborted use away, so that nobody needs to ask what they mean. One that arrives after this is
+/// harmless.
+pub(super) fn roll_back<C: Cells + ?Sized>(
+    requests: &Requests<C>,
+    intent: IntentId,
+    slot: &Slot,
+) -> Result<(), StoreError> {
+    for marked in &slot.marked {
+        let key = CellKey::Document(marked.key.clone());
+        let Some(stored) = requests.read(&key)? else { continue };
+        let document = document_of(&marked.key, &stored)?;
+        if document.mark.as_ref().is_some_and(|mark| mark.intent == intent) {
+            let before = decide::cleaned(document, stored.version, false);
+            requests.set(&key, Some(stored.version), before.as_ref())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! The slots of one session: which are free, and which must be looked at before they are used again.
+//!
+//! Owns the pool that the threads of a session share. No lock of it is held while anything is asked or waited for.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::decide;
+use super::requests::Requests;
+use crate::document::{Slot, Version};
+use crate::store::StoreError;
+use crate::store::cells::Cells;
+
+/// How long a thread waits for a slot: longer than any commit takes.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// A slot as its owner knows it.
+#[derive(Clone, Debug)]
+pub struct OwnSlot {
+    /// Which one.
+    pub(super) index: u16,
+    /// What was last known to stand there.
+    pub(super) slot: Slot,
+    /// At this version.
+    pub(super) version: Version,
+    /// The highest number that was ever tried.
+    pub(super) attempted: u64,
+    /// Whether something else may stand there, or marks of a committed use may be left.
+    pub(super) in_doubt: bool,
+}
+
+impl OwnSlot {
+    pub(super) fn new(index: u16, version: Version) -> Self {
+        Self { index, slot: decide::free(), version, attempted: 0, in_doubt: false }
+    }
+
+    /// Takes note of what stands there now.
+    pub(super) fn know(&mut self, slot: Slot, version: Version) {
+        self.attempted = self.attempted.max(slot.number);
+        self.slot = slot;
+        self.version = version;
+    }
+}
+
+/// The slots that no thread is using. First in, first out, so that one in doubt is soon looked at.
+pub(super) struct Pool(Mutex<VecDeque<OwnSlot>>);
+
+/// A slot in use by one thread; goes back to the pool when dropped.
+pub(super) struct Taken<'a> {
+    pool: &'a Pool,
+    pub(super) own: OwnSlot,
+}
+
+impl Pool {
+    pub(super) fn new(slots: Vec<OwnSlot>) -> Self {
+        Self(Mutex::new(slots.into()))
+    }
+
+    /// A slot; waits for one.
+    pub(super) fn take<C: Cells + ?Sized>(&self, requests: &Requests<C>) -> Result<Taken<'_>, StoreError> {
+        let begun = requests.now();
+        let mut round = 0;
+        loop {
+            let free = self.0.lock().pop_front();
+            if let Some(own) = free {
+                return Ok(Taken { pool: self, own });
+            }
+            if requests.now().saturating_sub(begun) > WAIT_MAX {
+                return Err(StoreError::Engine {
+                    what: "waiting for an intent".into(),
+                    source: "all intents of the session are in use".into(),
+                });
+            }
+            requests.pause(round);
+            round += 1;
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.pool.0.lock().push_back(self.own.clone());
+    }
+}

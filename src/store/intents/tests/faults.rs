@@ -1,0 +1,135 @@
+//! Cells that count requests, fail at one of them, or run something just before it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use parking_lot::Mutex;
+
+use crate::document::{Key, Version};
+use crate::store::cells::memory::MemoryCells;
+use crate::store::cells::{CasError, Cell, CellKey, Cells, Listed, StoredCell};
+use crate::store::{Scan, StoreError};
+
+/// What happens to the requests from a given one on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// All are lost: the session has crashed, as far as the store can see.
+    Crash,
+    /// That one is made, and then all are lost.
+    CrashAfter,
+    /// That one is lost: no answer.
+    LostOnce,
+    /// That one is made, and its answer is lost.
+    AnswerLostOnce,
+    /// That one is made twice.
+    Twice,
+}
+
+/// A request that compares and sets, as it was sent.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) key: CellKey,
+    pub(super) expected: Option<Version>,
+    pub(super) cell: Option<Cell>,
+}
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// Cells over others, shared with other sessions, that misbehave for this one.
+pub(super) struct Faulty {
+    pub(super) cells: Arc<MemoryCells>,
+    count: AtomicU64,
+    fault: Mutex<Option<(u64, Fault)>>,
+    hook: Mutex<Option<(u64, Hook)>>,
+    /// Every compare-and-set since the count began.
+    pub(super) sent: Mutex<Vec<Sent>>,
+}
+
+impl Faulty {
+    pub(super) fn new(cells: &Arc<MemoryCells>) -> Arc<Self> {
+        Arc::new(Self {
+            cells: cells.clone(),
+            count: AtomicU64::new(0),
+            fault: Mutex::new(None),
+            hook: Mutex::new(None),
+            sent: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Counts from here on, and does `fault` at that request (from zero).
+    pub(super) fn arm(&self, fault: Option<(u64, Fault)>) {
+        self.count.store(0, SeqCst);
+        self.sent.lock().clear();
+        *self.fault.lock() = fault;
+    }
+
+    /// Runs `hook` just before that request.
+    pub(super) fn before(&self, request: u64, hook: impl FnOnce() + Send + 'static) {
+        *self.hook.lock() = Some((request, Box::new(hook)));
+    }
+
+    /// How many requests there were since [`Faulty::arm`].
+    pub(super) fn requests(&self) -> u64 {
+        self.count.load(SeqCst)
+    }
+
+    fn request(&self) -> Option<Fault> {
+        let number = self.count.fetch_add(1, SeqCst);
+        let hook = {
+            let mut hook = self.hook.lock();
+            hook.take_if(|(at, _)| *at == number)
+        };
+        if let Some((_, hook)) = hook {
+            hook();
+        }
+        match *self.fault.lock() {
+            Some((at, fault)) if number == at => Some(fault),
+            Some((at, Fault::Crash | Fault::CrashAfter)) if number > at => Some(Fault::Crash),
+            _ => None,
+        }
+    }
+
+    fn read_with<T>(&self, read: impl Fn(&MemoryCells) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        match self.request() {
+            None | Some(Fault::Twice) => read(&self.cells),
+            Some(_) => Err(StoreError::Engine { what: "read".into(), source: "lost".into() }),
+        }
+    }
+}
+
+impl Cells for Faulty {
+    fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
+        self.read_with(|cells| cells.read(key))
+    }
+
+    fn read_many(&self, keys: &[CellKey]) -> Result<Vec<Option<StoredCell>>, StoreError> {
+        self.read_with(|cells| cells.read_many(keys))
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+        self.read_with(|cells| cells.scan(scan))
+    }
+
+    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+        self.read_with(|cells| cells.list(what))
+    }
+
+    fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
+        let fault = self.request();
+        self.sent.lock().push(Sent { key: key.clone(), expected, cell: cell.clone() });
+        let make = || self.cells.cas(key, expected, cell.clone());
+        let unknown = || Err(CasError::Unknown("lost".into()));
+        match fault {
+            None => make(),
+            Some(Fault::Crash | Fault::LostOnce) => unknown(),
+            Some(Fault::CrashAfter | Fault::AnswerLostOnce) => {
+                let _ = make();
+                unknown()
+            }
+            Some(Fault::Twice) => {
+                let _ = make();
+                make()
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Intents: the store port's conformance, costs, and what goes wrong at every request.
+
+mod crashes;
+mod faults;
+mod late;
+mod table;
+mod threads;
+
+use std::sync::Arc;
+
+use super::{IntentStore, create_slots};
+use crate::ambient::{Clock, SystemClock};
+use crate::document::{Document, Entry, FileKind, Ino, Key, Name, NodeDelta, SessionId, Timestamp};
+use crate::store::cells::Cells;
+use crate::store::cells::memory::MemoryCells;
+use crate::store::conformance::{self, directory};
+use crate::store::{Commit, Reader};
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(SystemClock::new())
+}
+
+/// A clock that does not wait: a second's patience is over at once.
+struct Impatient;
+
+impl Clock for Impatient {
+    fn now(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
+
+    fn sleep(&self, _: std::time::Duration) {}
+}
+
+fn impatient() -> Arc<dyn Clock> {
+    Arc::new(Impatient)
+}
+
+/// The store as a new session sees it.
+fn session<C: Cells + ?Sized>(cells: &Arc<C>, clock: &Arc<dyn Clock>, id: u64, slots: u16) -> IntentStore<C> {
+    let made = create_slots(cells, clock, SessionId(id), slots).unwrap();
+    IntentStore::new(cells.clone(), clock.clone(), SessionId(id), made)
+}
+
+fn node(ino: u64) -> Key {
+    Key::Node(Ino(ino))
+}
+
+fn entry(text: &str) -> Key {
+    Key::Entry(Ino::ROOT, Name::new(text.as_bytes()).unwrap())
+}
+
+fn file(ino: u64) -> Document {
+    Document::Entry(Entry { ino: Ino(ino), kind: FileKind::Regular })
+}
+
+fn add(children: i64) -> NodeDelta {
+    NodeDelta::entries_changed(children, 0, Timestamp::default())
+}
+
+/// What a counter holds, with its version.
+fn counter(store: &impl Reader, ino: u64) -> Option<u64> {
+    store.node(Ino(ino)).unwrap().map(|(_, node)| node.directory().unwrap().children)
+}
+
+#[test]
+fn conforms() {
+    conformance::run(&|| Box::new(session(&Arc::new(MemoryCells::new()), &clock(), 1, 4)));
+    // One slot for all threads, and an engine behind a pointer.
+    let cells = || Arc::new(MemoryCells::new()) as Arc<dyn Cells>;
+    conformance::run(&|| Box::new(session(&cells(), &clock(), 1, 1)));
+}
+
+#[test]
+fn a_page_is_full_whatever_it_leaves_out() {
+    use crate::store::{Range, Scan, Start, Store};
+    let cells = Arc::new(MemoryCells::new());
+    let store = session(&cells, &clock(), 1, 2);
+    let names: Vec<_> = (0..40).map(|i| format!("file {i}")).collect();
+    for (i, name) in names.iter().enumerate().filter(|(i, _)| i % 2 == 0) {
+        store.commit(&Commit::new().put(entry(name), file(i as u64))).unwrap();
+    }
+    // Marks that make documents and were never committed stand between the others.
+    let dead = super::decide::marked(
+        None,
+        crate::document::IntentId { session: SessionId(9), slot: 0, number: 1 },
+        crate::document::MarkChange::Put(Box::new(file(1))),
+    );
+    for name in names.iter().skip(1).step_by(2) {
+        cells.cas(&crate::store::cells::CellKey::Document(entry(name)), None, Some(dead.clone())).unwrap();
+    }
+    for limit in 1..=21 {
+        let mut start = Start::First;
+        let mut seen = 0;
+        loop {
+            let page = store.scan(&Scan { range: Range::Entries(Ino::ROOT), start, limit }).unwrap();
+            seen += page.len();
+            assert!(page.len() <= limit);
+            match page.last() {
+                Some((last, _)) if page.len() == limit => start = Start::After(last.clone()),
+                _ => break,
+            }
+        }
+        assert_eq!(seen, 20, "pages of {limit}");
+    }
+}

@@ -1,0 +1,152 @@
+//! Many sessions with many threads each, over the same cells, while some are settled in the middle of their work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use super::{add, clock, counter, directory, entry, file, node, session};
+use crate::document::{Ino, Key, SessionId, Version};
+use crate::store::cells::memory::MemoryCells;
+use crate::store::intents::{IntentStore, settle};
+use crate::store::{Commit, CommitError, Range, Reader, Scan, Start, Store, StoreError};
+
+const ACCOUNTS: u64 = 5;
+const EACH: u64 = 1000;
+
+/// The account with its balance and the version that says so.
+fn account(store: &impl Reader, ino: u64) -> (Version, u64) {
+    let (version, node) = store.node(Ino(ino)).unwrap().unwrap();
+    (version, node.directory().unwrap().children)
+}
+
+/// Moves one from an account to another, `times` times; how often that was done.
+fn transfer(store: &impl Store, times: u64, seed: u64) -> Result<u64, StoreError> {
+    let mut done = 0;
+    for i in 0..times {
+        let (from, to) = ((seed + i) % ACCOUNTS, (seed * 3 + i * 2 + 1) % ACCOUNTS);
+        if from == to {
+            continue;
+        }
+        loop {
+            let (source, target) = (account(store, from), account(store, to));
+            if source.1 == 0 {
+                break;
+            }
+            let commit = Commit::new()
+                .at(node(from), source.0)
+                .at(node(to), target.0)
+                .put(node(from), directory(source.1 - 1))
+                .put(node(to), directory(target.1 + 1))
+                .merge(node(99), add(1));
+            match store.commit(&commit) {
+                Ok(_) => {
+                    done += 1;
+                    break;
+                }
+                Err(CommitError::Conflict(_)) => {}
+                Err(CommitError::Store(error)) => {
+                    assert!(matches!(error, StoreError::Fenced), "{error}");
+                    return Ok(done);
+                }
+            }
+        }
+    }
+    Ok(done)
+}
+
+#[test]
+fn nothing_is_lost_between_sessions_though_one_is_settled() {
+    const SESSIONS: u64 = 3;
+    const THREADS: u64 = 2;
+    const TIMES: u64 = 60;
+    let cells = Arc::new(MemoryCells::new());
+    let stores: Vec<_> = (1..=SESSIONS).map(|id| session(&cells, &clock(), id, 2)).collect();
+    let onlooker = session(&cells, &clock(), 9, 1);
+    let setup = (0..ACCOUNTS).fold(Commit::new(), |commit, ino| commit.put(node(ino), directory(EACH)));
+    onlooker.commit(&setup.put(node(99), directory(0))).unwrap();
+    let done = AtomicU64::new(0);
+    let left = AtomicU64::new(SESSIONS * THREADS);
+    std::thread::scope(|scope| {
+        for store in &stores {
+            for thread in 0..THREADS {
+                let (done, left) = (&done, &left);
+                scope.spawn(move || {
+                    done.fetch_add(transfer(store, TIMES, thread + 1).unwrap(), SeqCst);
+                    left.fetch_sub(1, SeqCst);
+                });
+            }
+        }
+        // The last session is declared dead in the middle of it, by two at once.
+        scope.spawn(|| {
+            while counter(&onlooker, 99).unwrap_or_default() < 40 {
+                std::thread::yield_now();
+            }
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| settle(&cells, &clock(), SessionId(SESSIONS), 2).unwrap());
+                }
+            });
+            let dead = stores[SESSIONS as usize - 1].commit(&Commit::new().merge(node(0), add(1)));
+            assert!(matches!(dead, Err(CommitError::Store(StoreError::Fenced))), "{dead:?}");
+        });
+    });
+    let sum: u64 = (0..ACCOUNTS).map(|ino| account(&onlooker, ino).1).sum();
+    assert_eq!(sum, ACCOUNTS * EACH, "money was made or lost");
+    // What was acknowledged took effect, and nothing else.
+    assert_eq!(counter(&onlooker, 99), Some(done.load(SeqCst)));
+}
+
+#[test]
+fn a_directory_never_shows_both_names_or_neither() {
+    const TIMES: u64 = 300;
+    let cells = Arc::new(MemoryCells::new());
+    let (writer, reader) = (session(&cells, &clock(), 1, 1), session(&cells, &clock(), 2, 1));
+    writer.commit(&Commit::new().put(entry("a"), file(7)).put(node(1), directory(0))).unwrap();
+    let over = AtomicBool::new(false);
+    let pages = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..TIMES {
+                let (from, to) = if i % 2 == 0 { ("a", "b") } else { ("b", "a") };
+                let rename = Commit::new()
+                    .check(crate::store::Check::Exists(entry(from)))
+                    .absent(entry(to))
+                    .delete(entry(from))
+                    .put(entry(to), file(7))
+                    .merge(node(1), add(1));
+                writer.commit(&rename).unwrap();
+            }
+            over.store(true, SeqCst);
+        });
+        scope.spawn(|| {
+            let all = Scan { range: Range::Entries(Ino::ROOT), start: Start::First, limit: 10 };
+            while !over.load(SeqCst) {
+                let page: Vec<Key> = reader.scan(&all).unwrap().into_iter().map(|(key, _)| key).collect();
+                assert!(page == [entry("a")] || page == [entry("b")], "{page:?}");
+                pages.fetch_add(1, SeqCst);
+            }
+        });
+    });
+    assert!(pages.load(SeqCst) > 0);
+    assert_eq!(counter(&reader, 1), Some(TIMES));
+}
+
+/// Two commits that each read what the other writes: without marks on what is checked both would take effect.
+#[test]
+fn there_is_no_write_skew() {
+    let cells = Arc::new(MemoryCells::new());
+    let stores: [IntentStore<MemoryCells>; 2] = [1, 2].map(|id| session(&cells, &clock(), id, 1));
+    for round in 0..200 {
+        let (one, two) = (node(2 * round + 100), node(2 * round + 101));
+        let outcomes = std::thread::scope(|scope| {
+            let pairs = [(&stores[0], &one, &two), (&stores[1], &two, &one)];
+            let racers = pairs.map(|(store, reads, writes)| {
+                scope.spawn(move || {
+                    store.commit(&Commit::new().absent(reads.clone()).put(writes.clone(), directory(0)))
+                })
+            });
+            racers.map(|racer| racer.join().unwrap())
+        });
+        let won = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        assert_eq!(won, 1, "round {round}: {outcomes:?}");
+    }
+}
