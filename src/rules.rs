@@ -32,6 +32,28 @@ pub enum Rule {
     NamesToldBeforeReply,
     /// Before a change of attributes is acknowledged, the other mounts of the process forget the old ones.
     AttributesToldBeforeReply,
+    /// A rename locks its source and its destination exclusively.
+    TargetsLockedExclusive,
+    /// A path that a set needs in both modes is locked in the stronger one.
+    StrongerModeWins,
+    /// Every operation takes its locks in the same order.
+    GlobalOrder,
+    /// A move of a directory below itself is refused before anything is locked.
+    IntoItselfRefused,
+    /// What a rename resolved before it had its locks is compared with what it finds under them.
+    RevalidatedUnderLocks,
+    /// The commit of a rename checks the entry that it moves.
+    SourceEntryChecked,
+    /// The commit of a rename checks the entry that it replaces, or that there is none.
+    TargetEntryChecked,
+    /// The commit that removes a directory checks the version that it saw empty.
+    RmdirChecksVersion,
+    /// The commit that makes a name checks that it is free.
+    CreateChecksAbsence,
+    /// The commit that adds a name to an inode checks that the inode is as it was read.
+    LinkChecksVersion,
+    /// The commit that takes a name from an inode checks that the inode is as it was read.
+    UnlinkChecksVersion,
     /// Who waits for a lock exclusive stops new shares of it.
     WaitingExclusiveStopsNewShares,
     /// Who comes to the queue of a lock goes to its end.
@@ -115,6 +137,17 @@ impl Rule {
         Self::FencedSessionChangesNothing,
         Self::NamesToldBeforeReply,
         Self::AttributesToldBeforeReply,
+        Self::TargetsLockedExclusive,
+        Self::StrongerModeWins,
+        Self::GlobalOrder,
+        Self::IntoItselfRefused,
+        Self::RevalidatedUnderLocks,
+        Self::SourceEntryChecked,
+        Self::TargetEntryChecked,
+        Self::RmdirChecksVersion,
+        Self::CreateChecksAbsence,
+        Self::LinkChecksVersion,
+        Self::UnlinkChecksVersion,
         Self::WaitingExclusiveStopsNewShares,
         Self::QueueIsFirstComeFirstServed,
         Self::NoUpgrade,

@@ -22,6 +22,7 @@ pub mod session;
 mod set;
 pub mod shared;
 mod strategy;
+mod sync;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Which locks an operation needs.
 //!
 //! Owns the tree locks of a rename and of a hold, and the order of every set; which sets the other strategies want is in
-//! [`strategy`](super::strategy). Imports ids and the layer's error.
+//! [`strategy`](super::strategy). Imports ids, the layer's error and `rules`.
 //!
 //! What is hard: one entry a path, although a path may be an ancestor of one side and the target of the other (rename
 //! of `/a/b` to `/a`), and a lock is never upgraded, so the stronger mode must be known before the first is taken.
@@ -10,6 +10,7 @@
 use super::error::LockError;
 use super::id::LockId;
 pub use crate::document::LockMode as Mode;
+use crate::rules::{Rule, holds};
 
 /// One lock of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +36,12 @@ impl LockSet {
     /// destination.
     pub fn for_rename(source: &LockId, destination: &LockId) -> Result<LockSet, LockError> {
         may_rename(source, destination)?;
-        Ok(LockSet { entries: merge(chain(source, Mode::Exclusive), chain(destination, Mode::Exclusive)) })
+        let target = if holds(Rule::TargetsLockedExclusive) { Mode::Exclusive } else { Mode::Shared };
+        let above_source = holds(Rule::SourceAncestorsLocked);
+        let above_destination = holds(Rule::DestinationAncestorsLocked);
+        let from = chain(source, target).filter(|entry| above_source || entry.id == *source);
+        let to = chain(destination, target).filter(|entry| above_destination || entry.id == *destination);
+        Ok(LockSet { entries: merge(from, to) })
     }
 
     /// The locks of an exchange of `one` with `other`: those of a rename either way.
@@ -77,7 +83,7 @@ pub(super) fn may_rename(source: &LockId, destination: &LockId) -> Result<(), Lo
     if source.is_root() || destination.is_root() {
         return Err(LockError::Root);
     }
-    if source.is_ancestor_of(destination) {
+    if source.is_ancestor_of(destination) && holds(Rule::IntoItselfRefused) {
         return Err(LockError::IntoItself { upper: source.clone(), lower: destination.clone() });
     }
     Ok(())
@@ -101,13 +107,17 @@ fn merge(one: impl Iterator<Item = LockEntry>, other: impl Iterator<Item = LockE
     let (mut one, mut other) = (one.peekable(), other.peekable());
     loop {
         let next = match (one.peek(), other.peek()) {
-            (Some(left), Some(right)) if left.id <= right.id => one.next(),
+            (Some(left), Some(right)) if left.id <= right.id || !holds(Rule::GlobalOrder) => one.next(),
             (Some(_), None) => one.next(),
             _ => other.next(),
         };
         let Some(next) = next else { return entries };
         match entries.last_mut() {
-            Some(last) if last.id == next.id => last.mode = last.mode.max(next.mode),
+            Some(last) if last.id == next.id => {
+                if holds(Rule::StrongerModeWins) {
+                    last.mode = last.mode.max(next.mode);
+                }
+            }
             _ => entries.push(next),
         }
     }

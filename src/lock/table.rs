@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 
 use super::decide::{Command, Event, Nanos, State};
@@ -27,6 +26,7 @@ use super::document::{LockDocument, Moment};
 use super::error::{Blocked, LockError};
 use super::id::LockId;
 use super::set::LockSet;
+use super::sync::{self, Condvar, Mutex, MutexGuard};
 use super::who::{OpId, SessionId};
 use crate::ambient;
 use fence::Fence;
@@ -119,7 +119,7 @@ impl Default for LockTable {
 impl LockTable {
     /// An empty table.
     pub fn new() -> LockTable {
-        let origin = ambient::monotonic();
+        let origin = sync::now();
         LockTable { shared: Arc::new(Shared { origin, inner: Mutex::default() }) }
     }
 
@@ -264,7 +264,7 @@ impl LockTable {
 
 impl Shared {
     fn now(&self) -> Nanos {
-        self.at(ambient::monotonic())
+        self.at(sync::now())
     }
 
     fn at(&self, instant: Instant) -> Nanos {
@@ -335,5 +335,9 @@ impl std::fmt::Debug for LockTable {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
+mod fairness;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

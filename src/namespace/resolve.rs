@@ -2,7 +2,7 @@
 
 use crate::document::{Document, Entry, Ino, Key, Name, Stored, Version};
 use crate::lock::LockId;
-use crate::store::{Check, Commit, NodeRef, StoreError};
+use crate::store::{Check, NodeRef, StoreError};
 
 use super::{Namespace, NamespaceError, Result};
 
@@ -35,15 +35,10 @@ impl Chain {
         Ok(LockId::from_components(names.chain([name.as_bytes()]))?)
     }
 
-    /// Adds to `commit` the check that every directory still stands where it stood. An entry's version changes only when
-    /// that very directory is moved or replaced, so nothing else conflicts.
-    pub(super) fn guard(&self, commit: &mut Commit) {
-        for link in &self.links {
-            let check = Check::Version(link.key.clone(), link.version);
-            if !commit.checks.contains(&check) {
-                commit.checks.push(check);
-            }
-        }
+    /// The check of each directory that it still stands where it stood. An entry's version changes only when that very
+    /// directory is moved or replaced, so nothing else conflicts.
+    pub(super) fn checks(&self) -> impl Iterator<Item = Check> + '_ {
+        self.links.iter().map(|link| Check::Version(link.key.clone(), link.version))
     }
 }
 

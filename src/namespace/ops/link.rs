@@ -2,6 +2,7 @@
 
 use crate::document::{Document, Entry, FileKind, Ino, Key, Name, NodeDelta};
 use crate::namespace::{Found, Namespace, NamespaceError, Result};
+use crate::rules::{Rule, holds};
 use crate::store::Commit;
 
 /// As many names an inode may have; the limit of the kernel's `st_nlink` as programs of 32 bits see it.
@@ -38,12 +39,14 @@ impl Namespace {
             linked.ctime = now;
             let kind = node.kind();
             // The node is checked, not merged: its last name may be going at this moment.
-            let commit = Commit::new()
-                .at(Key::Node(ino), version)
+            let mut commit = Commit::new()
                 .absent(key.clone())
                 .put(key.clone(), Document::Entry(Entry { ino, kind }))
                 .put(Key::Node(ino), Document::Node(linked))
                 .merge(Key::Node(parent), NodeDelta::entries_changed(1, 0, now));
+            if holds(Rule::LinkChecksVersion) {
+                commit = commit.at(Key::Node(ino), version);
+            }
             self.commit(&commit)?;
             Ok((ino, self.live_node(ino)?.1))
         })

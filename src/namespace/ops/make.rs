@@ -10,6 +10,7 @@ use crate::document::{
 };
 use crate::namespace::acl::{self, Acl};
 use crate::namespace::{Caller, Found, Namespace, NamespaceError, Result};
+use crate::rules::{Rule, holds};
 use crate::store::{Commit, NodeRef};
 
 const SGID: u32 = 0o2000;
@@ -84,10 +85,12 @@ impl Namespace {
             let subdirectories = i32::from(make.what == What::Directory);
             let now = node.ctime;
             let mut commit = Commit::new()
-                .absent(entry_key.clone())
                 .put(entry_key.clone(), Document::Entry(Entry { ino, kind }))
                 .put(Key::Node(ino), Document::Node(node))
                 .merge(Key::Node(make.parent), NodeDelta::entries_changed(1, subdirectories, now));
+            if holds(Rule::CreateChecksAbsence) {
+                commit = commit.absent(entry_key.clone());
+            }
             for (name, value) in inherited.attributes() {
                 commit = commit.put(Key::Xattr(ino, name.into()), Document::Xattr(Xattr { value }));
             }

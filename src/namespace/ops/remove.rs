@@ -4,6 +4,7 @@ use crate::document::{Document, Entry, FileKind, Ino, Key, Name, NodeDelta, Orph
 use crate::namespace::collect::{delete_inode, has_backing};
 use crate::namespace::inodes::Life;
 use crate::namespace::{Namespace, NamespaceError, Result};
+use crate::rules::{Rule, holds};
 use crate::store::{Commit, NodeRef};
 
 /// What the commit that takes a name must be followed by.
@@ -85,7 +86,8 @@ impl Namespace {
         now: Timestamp,
         commit: Commit,
     ) -> Result<(Commit, After)> {
-        let commit = commit.at(Key::Node(ino), version);
+        let commit =
+            if holds(Rule::UnlinkChecksVersion) { commit.at(Key::Node(ino), version) } else { commit };
         if node.nlink <= 1 && life.opens == 0 {
             let commit = delete_inode(&*self.store, ino, node, commit)?;
             if !has_backing(node) {
@@ -128,7 +130,9 @@ impl Namespace {
     ) -> Result<Commit> {
         match node.directory() {
             Some(directory) if directory.children == 0 => {
-                delete_inode(&*self.store, ino, node, commit.at(Key::Node(ino), version))
+                let checked = holds(Rule::RmdirChecksVersion);
+                let commit = if checked { commit.at(Key::Node(ino), version) } else { commit };
+                delete_inode(&*self.store, ino, node, commit)
             }
             Some(_) => Err(NamespaceError::NotEmpty),
             None => Err(NamespaceError::NotADirectory),

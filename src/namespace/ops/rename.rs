@@ -21,7 +21,7 @@ use crate::lock::{Guard, LockError, LockId, Mode, Plan, Request};
 use crate::namespace::resolve::Chain;
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
 use crate::rules::{Rule, holds};
-use crate::store::{Commit, NodeRef};
+use crate::store::{Check, Commit, NodeRef};
 
 use super::make::{Make, What};
 use super::remove::After;
@@ -135,7 +135,7 @@ impl Namespace {
         guard: &Guard,
     ) -> Result<()> {
         let Some(now) = self.resolve(rename)? else { return Ok(()) };
-        if now.paths(rename)? != *paths || !self.means_the_same(paths, rename, before, &now) {
+        if !still_fits(paths, &now.paths(rename)?) || !self.means_the_same(paths, rename, before, &now) {
             return Err(NamespaceError::Conflict(rename.source_key()));
         }
         guard.while_held(|| self.move_names(caller, rename, &now))
@@ -245,13 +245,7 @@ impl Namespace {
     fn move_names(&self, caller: Caller, rename: &Rename, resolved: &Resolved) -> Result<()> {
         let now = self.now();
         let source = &resolved.source;
-        let mut commit = Commit::new().at(rename.source_key(), source.version);
-        resolved.source_chain.guard(&mut commit);
-        resolved.target_chain.guard(&mut commit);
-        commit = match &resolved.target {
-            Some(target) => commit.at(rename.target_key(), target.version),
-            None => commit.absent(rename.target_key()),
-        };
+        let mut commit = Commit { checks: resolved.checks(rename), ..Commit::new() };
         commit = commit.put(rename.target_key(), Document::Entry(source.entry));
         commit = moved(source, rename.new_parent, &rename.new_name, now, commit);
         let source_is_directory = i64::from(source.entry.kind == FileKind::Directory);
@@ -334,7 +328,8 @@ impl Namespace {
                 .merge(Key::Node(rename.new_parent), to.delta(now))
         };
         // All that is checked and not written is the entries above both paths, which the tree locks keep in place.
-        self.commit(&commit.covered())?;
+        let covered = self.volume.locking.covers_checks();
+        self.commit(&if covered { commit.covered() } else { commit })?;
         Ok(())
     }
 
@@ -360,10 +355,46 @@ impl Namespace {
     }
 }
 
+/// Whether a rename that holds its locks may go on, having `found` this under them where it had resolved that `before`. If
+/// not, its paths came to mean something else before the locks were granted, and it starts over. The model checker asks too.
+pub fn still_fits<P: PartialEq>(before: &P, found: &P) -> bool {
+    before == found || !holds(Rule::RevalidatedUnderLocks)
+}
+
+/// What the commit of a rename checks, each once: its two names, and the entry of every directory above either. So the
+/// tree stays a tree without any lock. Whatever stands for a check; the model checker has its own.
+pub fn rests_on<C: PartialEq>(
+    source: C,
+    target: C,
+    above_source: impl Iterator<Item = C>,
+    above_target: impl Iterator<Item = C>,
+) -> Vec<C> {
+    let names = [(Rule::SourceEntryChecked, source), (Rule::TargetEntryChecked, target)];
+    let mut checks: Vec<C> = Vec::with_capacity(24);
+    checks.extend(names.into_iter().filter(|(rule, _)| holds(*rule)).map(|(_, check)| check));
+    let above_source = above_source.filter(|_| holds(Rule::SourceAncestorsChecked));
+    let above_target = above_target.filter(|_| holds(Rule::DestinationAncestorsChecked));
+    for check in above_source.chain(above_target) {
+        if !checks.contains(&check) {
+            checks.push(check);
+        }
+    }
+    checks
+}
+
 impl Resolved {
     fn paths(&self, rename: &Rename) -> Result<Paths> {
         let source = self.source_chain.path(&rename.name)?;
         Ok(Paths { source, target: self.target_chain.path(&rename.new_name)? })
+    }
+
+    fn checks(&self, rename: &Rename) -> Vec<Check> {
+        let source = Check::Version(rename.source_key(), self.source.version);
+        let target = match &self.target {
+            Some(target) => Check::Version(rename.target_key(), target.version),
+            None => Check::Absent(rename.target_key()),
+        };
+        rests_on(source, target, self.source_chain.checks(), self.target_chain.checks())
     }
 
     /// Whether the way from the root to `directory` leads through `ino`.

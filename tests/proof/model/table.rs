@@ -1,0 +1,90 @@
+//! The scenarios as a table. Each tree has at least six directories where three sessions move at once.
+
+use super::scenario::Engine::{Transactional, Weak};
+use super::scenario::Line;
+
+/// Six directories in two branches.
+const TWO_BRANCHES: &str = "/a /b /b/d /b/d/e /a/c /a/c/g";
+
+const fn line(name: &'static str, tree: &'static str, operations: [&'static str; 3]) -> Line {
+    let (engine, locked, impatient, faults, long) = (Transactional, true, None, [0, 0, 0], false);
+    Line { name, engine, locked, tree, operations, impatient, faults, long }
+}
+
+const fn weak(line: Line) -> Line {
+    Line { engine: Weak, ..line }
+}
+
+const fn unlocked(line: Line) -> Line {
+    Line { locked: false, ..line }
+}
+
+const fn impatient(line: Line, session: usize) -> Line {
+    Line { impatient: Some(session), ..line }
+}
+
+/// How many processes may die, live sessions be fenced, messages be late.
+const fn faulty(line: Line, faults: [u8; 3]) -> Line {
+    Line { faults, ..line }
+}
+
+const fn long(line: Line) -> Line {
+    Line { long: true, ..line }
+}
+
+/// Each is legal alone, and two of them together would cut a loop off the root (juicedata/juicefs issue 4800).
+const INTO_EACH_OTHER: [&str; 3] = ["mv /a /b/d/x", "mv /b/d /a/x", "mv /a/c /b/c"];
+/// A ring of three.
+const RING: [&str; 3] = ["mv /a /b/d/x", "mv /b /a/c/x", "mv /a/c /b/d/e/x"];
+/// All to one name, from three directories.
+const ONTO_ONE_NAME: [&str; 3] = ["mv /a/c/g /x", "mv /b/d/e /x", "mvn /a/c /x"];
+/// One source, three destinations.
+const FROM_ONE_NAME: [&str; 3] = ["mv /a/c /b/x", "mv /a/c /b/d/x", "mv /a/c /x"];
+/// Exchanges across and into each other.
+const EXCHANGES: [&str; 3] = ["xchg /a/c /b/d", "mv /a /b/d/e/x", "xchg /b/d/e /a/c/g"];
+/// An exchange whose source side moves below its destination.
+const UNDER_THE_EXCHANGE: [&str; 3] = ["xchg /a/c /b/d", "mv /a /b/d/x", ""];
+/// A directory is removed while something is made or moved into it.
+const EMPTIED: [&str; 3] = ["rmdir /b/d/e", "mkdir /b/d/e/x", "mv /a/c /b/d/e/x"];
+/// The empty directory that one replaces is what another moves into.
+const REPLACED: [&str; 3] = ["mv /a/c /b/d/e", "mv /a/c/g /b/d/e/x", "mkdir /b/d/e/y"];
+
+/// Every scenario.
+pub(crate) const SCENARIOS: &[Line] = &[
+    line("into-each-other", TWO_BRANCHES, INTO_EACH_OTHER),
+    line("ring", TWO_BRANCHES, RING),
+    line("onto-one-name", TWO_BRANCHES, ONTO_ONE_NAME),
+    line("from-one-name", TWO_BRANCHES, FROM_ONE_NAME),
+    line("exchanges", TWO_BRANCHES, EXCHANGES),
+    line("emptied", TWO_BRANCHES, EMPTIED),
+    line("replaced", TWO_BRANCHES, REPLACED),
+    impatient(line("impatient", TWO_BRANCHES, ["mv /a /b/x", "mv /a/c /b/d/x", "mv /b/d /a/c/y"]), 0),
+    unlocked(line("versions-into-each-other", TWO_BRANCHES, INTO_EACH_OTHER)),
+    unlocked(line("versions-ring", TWO_BRANCHES, RING)),
+    unlocked(line("versions-under-the-exchange", TWO_BRANCHES, UNDER_THE_EXCHANGE)),
+    unlocked(line("versions-onto-one-name", TWO_BRANCHES, ONTO_ONE_NAME)),
+    unlocked(line("versions-from-one-name", TWO_BRANCHES, FROM_ONE_NAME)),
+    unlocked(line("versions-emptied", TWO_BRANCHES, EMPTIED)),
+    faulty(line("crashes-into-each-other", TWO_BRANCHES, INTO_EACH_OTHER), [1, 0, 0]),
+    faulty(line("fenced-into-each-other", TWO_BRANCHES, INTO_EACH_OTHER), [0, 1, 0]),
+    faulty(line("late-into-each-other", TWO_BRANCHES, INTO_EACH_OTHER), [0, 1, 1]),
+    weak(line("intents-two-into-each-other", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""])),
+    weak(line("intents-two-onto-one-name", TWO_BRANCHES, ["mv /a/c/g /x", "mv /b/d/e /x", ""])),
+    weak(line("intents-two-emptied", TWO_BRANCHES, ["rmdir /b/d/e", "mv /a/c /b/d/e/x", ""])),
+    weak(unlocked(line("intents-versions-two", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""]))),
+    weak(faulty(line("intents-crash", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""]), [1, 0, 0])),
+    weak(faulty(line("intents-fenced-late", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""]), [0, 1, 1])),
+    long(faulty(line("long-ring", TWO_BRANCHES, RING), [1, 1, 1])),
+    long(faulty(line("long-exchanges", TWO_BRANCHES, EXCHANGES), [1, 1, 1])),
+    long(faulty(line("long-onto-one-name", TWO_BRANCHES, ONTO_ONE_NAME), [1, 1, 1])),
+    long(faulty(line("long-replaced", TWO_BRANCHES, REPLACED), [1, 1, 1])),
+    long(faulty(line("long-into-each-other", TWO_BRANCHES, INTO_EACH_OTHER), [2, 1, 1])),
+    long(weak(line("long-intents-into-each-other", TWO_BRANCHES, INTO_EACH_OTHER))),
+    long(weak(line("long-intents-emptied", TWO_BRANCHES, EMPTIED))),
+    long(weak(unlocked(line("long-intents-versions-ring", TWO_BRANCHES, RING)))),
+    long(weak(faulty(line("long-intents-ring", TWO_BRANCHES, RING), [1, 0, 0]))),
+    long(weak(faulty(
+        line("long-intents-late", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""]),
+        [1, 1, 2],
+    ))),
+];
