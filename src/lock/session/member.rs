@@ -96,7 +96,8 @@ impl Member {
     /// Says once that the session lives. To be called three times a lease or more often, by one thread.
     ///
     /// # Errors
-    /// [`StoreError::Fenced`] if it does not: it has been declared dead, for ever. Others as the store fails; then try again.
+    /// [`StoreError::Fenced`] if it does not: it has been declared dead, for ever. Others as the store fails; then try
+    /// again.
     pub fn beat(&self) -> Result<(), StoreError> {
         if self.standing.is_fenced() {
             return Err(StoreError::Fenced);
