@@ -59,6 +59,7 @@ fn document(id: &LockId) -> CellKey {
 /// Whether nothing of a session can take effect any more.
 pub(crate) fn is_over(session: SessionId, truth: &Truth, cells: &MemoryCells) -> bool {
     match truth.session(session) {
+        _ if truth.was_settled(session) => true,
         None | Some(SessionState::Recovered) => true,
         Some(SessionState::Joining | SessionState::Live) => false,
         Some(SessionState::Fenced) => {
