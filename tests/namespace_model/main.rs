@@ -1,6 +1,6 @@
-//! Random sequences of operations on a namespace of each lock strategy, and on a reference that is too simple to be wrong: every outcome, and
-//! after each sequence every name, link count, mode, attribute and byte, must be the same, also after the mount has ended
-//! or died in between.
+//! Random sequences of operations on a namespace of each lock strategy, and on a reference that is too simple to be wrong:
+//! every outcome, and after each sequence every name, link count, mode, attribute and byte, must be the same, also after
+//! the mount has ended or died in between.
 //!
 //! The seed is fixed, so that a run can be had again. `LOCKWOOD_SEED=N` takes another one, `LOCKWOOD_CASES=N` more cases;
 //! a failure prints the seed and the shortest sequence that fails.
