@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 fn run() -> Res<ExitCode> {
     let Some(options) = Options::from_env()? else { return Ok(ExitCode::SUCCESS) };
     let measured = measure(&options);
-    for target in &options.targets {
+    for target in options.targets.iter().filter(|_| !options.leave) {
         let cleared = sys::remove_tree(&target.scratch(0));
         cleared.map_err(|e| format!("cannot clear {}: {e}", target.scratch(0).display()))?;
     }

@@ -16,6 +16,7 @@ bench-locks: the lock strategies side by side (scripts/bench locks mounts them)
   --renamer-files N files in the directory that each of them moves (default 100)
   --seconds S       how long they rename for one figure (default 0.4)
   --svg FILE        draw the figures there
+  --leave           leave what was made to whoever throws the volumes away
   --require same=R  exit 1 if the largest subtree takes the first target more than R times as long as the smallest
 
 Exit code: 0 measured, 1 a requirement was missed, 2 could not measure.";
@@ -44,6 +45,7 @@ pub(crate) struct Options {
     pub(crate) renamer_files: usize,
     pub(crate) time: Duration,
     pub(crate) svg: Option<PathBuf>,
+    pub(crate) leave: bool,
     pub(crate) require_same: Option<f64>,
 }
 
@@ -72,6 +74,7 @@ impl Options {
             renamer_files: args.take("--renamer-files")?.unwrap_or(100),
             time: Duration::try_from_secs_f64(seconds).map_err(|e| format!("--seconds {seconds}: {e}"))?,
             svg: args.take("--svg")?,
+            leave: args.take_flag("--leave"),
             require_same: match args.take::<String>("--require")?.as_deref().map(|r| r.strip_prefix("same="))
             {
                 None => None,
