@@ -74,6 +74,7 @@ fn show_state(state: &State) -> Vec<String> {
 
 /// Runs a script and returns it with the commands that were really given.
 fn run(script: &str) -> String {
+    crate::lock::tests::read_rules();
     let mut state = State::default();
     let mut now = Nanos(0);
     let mut out = String::new();

@@ -52,17 +52,27 @@ impl Member {
         let store = Store { cells, clock, seed: id.0 };
         let began = store.clock.now();
         let first = Session { state: first_state(), heartbeat: 0, operations_below: 0, ..document };
+        let mut asked = false;
         let made = store.change(&key(id), Some(None), |found| match in_cell(id, found)? {
-            None => Ok(Decision::Write(Some(cell(first.clone(), None)))),
+            // Made, declared dead, recovered and deleted before its answer came, for all that is known here. A second life
+            // under the same id would be at the mercy of whoever still recovers the first one.
+            None if asked => Err(StoreError::Fenced),
+            None => {
+                asked = true;
+                Ok(Decision::Write(Some(cell(first.clone(), None))))
+            }
             // Ours, or a duplicate of ours.
             Some(found) if *found == first => Ok(Decision::Leave),
             Some(_) => Err(StoreError::Fenced),
         })?;
         let created = create(id)?;
+        let version = made.as_ref().map(|made| made.version);
         let live = match first.state {
             SessionState::Live => made,
             _ => store.change(&key(id), Some(made), |found| {
-                let next = in_cell(id, found)?.and_then(|session| after(session, SessionEvent::IntentsMade));
+                // Only the very document that was made: another one like it was made again by a late request.
+                let made = found.filter(|found| Some(found.version) == version);
+                let next = in_cell(id, made)?.and_then(|session| after(session, SessionEvent::IntentsMade));
                 Ok(next.map_or(Decision::Leave, |next| Decision::Write(Some(cell(next, found)))))
             })?,
         };
@@ -86,7 +96,8 @@ impl Member {
     /// Says once that the session lives. To be called three times a lease or more often, by one thread.
     ///
     /// # Errors
-    /// [`StoreError::Fenced`] if it does not: it has been declared dead, for ever. Others as the store fails; then try again.
+    /// [`StoreError::Fenced`] if it does not: it has been declared dead, for ever. Others as the store fails; then try
+    /// again.
     pub fn beat(&self) -> Result<(), StoreError> {
         if self.standing.is_fenced() {
             return Err(StoreError::Fenced);

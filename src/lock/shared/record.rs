@@ -1,7 +1,7 @@
 //! A lock document as the state of one lock: the rules of [`one`](crate::lock::decide::one) applied to it. Pure.
 //!
-//! The rules stand there and nowhere else. A document becomes a [`Lock`], an event happens to it, and what came out becomes a
-//! document again, with each claim's purpose.
+//! The rules stand there and nowhere else. A document becomes a [`Lock`], an event happens to it, and what came out becomes
+//! a document again, with each claim's purpose.
 
 use std::time::Duration;
 
@@ -149,6 +149,7 @@ mod tests {
 
     /// A document after these claims have asked: `+` shared, `!` exclusive, `<` before those who wait.
     fn asked(claims: &[(u64, Mode)]) -> Option<LockRecord> {
+        crate::lock::tests::read_rules();
         let mut record = None;
         for (session, mode) in claims {
             let asked = ask(record.as_ref(), &path(), &claim(*session, *mode));

@@ -120,7 +120,8 @@ fn an_end_that_is_cut_short_is_finished_by_others() {
             if !host.cells.happened() {
                 break;
             }
-            assert_eq!(left.is_err(), matches!(fault, Fault::Dies | Fault::DiesAfter), "{fault:?} at {at}");
+            // Who dies after its last reading has done its work.
+            assert!(left.is_ok() || matches!(fault, Fault::Dies | Fault::DiesAfter), "{fault:?} at {at}");
             if left.is_err() {
                 other.recover(1).unwrap();
             }

@@ -7,3 +7,5 @@ mod shared;
 mod shared_faults;
 mod threads;
 mod world;
+
+pub(in crate::lock) use world::read_rules;

@@ -86,7 +86,8 @@ fn a_recoverer_goes_wrong_at_each_step() {
             }
             steps += 1;
             let what = format!("{fault:?} at {at}");
-            assert_eq!(recovered.is_err(), matches!(fault, Fault::Dies | Fault::DiesAfter), "{what}");
+            // Who dies after its last reading has done its work.
+            assert!(recovered.is_ok() || matches!(fault, Fault::Dies | Fault::DiesAfter), "{what}");
             if recovered.is_err() {
                 host.recover(1).unwrap();
             }
@@ -174,7 +175,7 @@ fn recovery_lets_in_who_waits() {
 }
 
 /// A session is declared dead and recovered while it commits, before each of its requests: the commit has happened
-/// altogether or not at all, it says so or says that the session is fenced, and no mark is left.
+/// altogether or not at all, it says which or that it cannot know, and no mark of a committed one is left.
 #[test]
 fn a_commit_overtaken_by_recovery_at_each_step() {
     let keys = [Key::Orphan(Ino(7)), Key::Orphan(Ino(8))];
@@ -198,6 +199,8 @@ fn a_commit_overtaken_by_recovery_at_each_step() {
         let committed = match zombie.store.commit(&commit) {
             Ok(_) => true,
             Err(CommitError::Store(StoreError::Fenced)) => false,
+            // Its slot is sealed, and no longer says what became of it; the documents do.
+            Err(CommitError::Store(StoreError::Unknown(_))) => host.store.get(&keys[0]).unwrap().is_some(),
             Err(other) => panic!("{at}: {other}"),
         };
         outcomes[usize::from(committed)] += 1;

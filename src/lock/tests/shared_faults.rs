@@ -66,13 +66,14 @@ fn a_ghost_hinders_nobody_once_its_operation_is_known_to_be_over() {
     // Until its session has said that the operation is over, it may be real.
     let LockError::TimedOut(blocked) = other.acquire(&hold("/a"), 500).unwrap_err() else { panic!() };
     assert_eq!(blocked.holders[0].op.session.0, 1);
-    let beats = host.clone();
+    let (beats, waits) = (host.clone(), other.clone());
     other.clock.on_sleep(move |nth| {
+        waits.member.beat().unwrap();
         if nth == 20 {
             beats.member.beat().unwrap();
         }
     });
-    drop(other.acquire(&hold("/a"), 5000).map_err(|error| panic!("{error}")));
+    drop(other.acquire(&hold("/a"), 5000).unwrap());
     assert_eq!(world.locks(), "");
 }
 
@@ -80,8 +81,8 @@ fn a_ghost_hinders_nobody_once_its_operation_is_known_to_be_over() {
 fn a_session_knows_its_own_ghosts_at_once() {
     let world = World::new();
     let host = world.join(1);
-    host.cells.fail(1, Fault::Duplicated);
     let longer = host.acquire(&share("/long"), 0).unwrap();
+    host.cells.fail(1, Fault::Duplicated);
     drop(host.acquire(&hold("/a"), 0).unwrap());
     host.cells.land();
     drop(host.locks.try_acquire(&hold("/a"), "again".into()).unwrap());

@@ -212,6 +212,12 @@ impl Cells for Faulty {
     }
 }
 
+/// With the feature, a rule that the environment names is off, to see that some test objects.
+pub(in crate::lock) fn read_rules() {
+    #[cfg(feature = "proof")]
+    crate::rules::read_environment().unwrap();
+}
+
 /// A session with its own clock and its own way to the cells.
 #[derive(Clone)]
 pub(super) struct Host {
@@ -230,9 +236,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> Self {
-        // With the feature, a rule that the environment names is off, to see that some test here objects.
-        #[cfg(feature = "proof")]
-        crate::rules::read_environment().unwrap();
+        read_rules();
         Self::default()
     }
 

@@ -87,9 +87,9 @@ pub trait Cells: Send + Sync {
         keys.iter().map(|key| self.read(key)).collect()
     }
 
-    /// One page of the documents of a range, as [`Reader::scan`](crate::store::Reader::scan) pages it, those with no document
-    /// but a mark included: all as they are at *one* instant between call and return. Without that a reader could see both
-    /// names of a renamed file, or neither, and no mark would tell it so.
+    /// One page of the documents of a range, as [`Reader::scan`](crate::store::Reader::scan) pages it, those with no
+    /// document but a mark included: all as they are at *one* instant between call and return. Without that a reader
+    /// could see both names of a renamed file, or neither, and no mark would tell it so.
     ///
     /// # Errors
     /// As the engine fails.

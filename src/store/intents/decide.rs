@@ -28,6 +28,16 @@ pub enum Verdict {
 /// Why `MovedOn` is safe: a slot leaves the state committed only when all marks that it lists are gone, and a mark that
 /// it does not list was set by no request that its owner counts on.
 pub fn verdict(intent: IntentId, key: &Key, at: Version, slot: Option<&Slot>) -> Verdict {
+    if !rules::holds(Rule::ReaderAsksTheIntent) {
+        return Verdict::Before;
+    }
+    match meaning(intent, key, at, slot) {
+        Verdict::MovedOn if !rules::holds(Rule::ReaderReadsAgainWhenTheSlotMovedOn) => Verdict::Before,
+        verdict => verdict,
+    }
+}
+
+fn meaning(intent: IntentId, key: &Key, at: Version, slot: Option<&Slot>) -> Verdict {
     let Some(slot) = slot.filter(|slot| slot.number == intent.number) else { return Verdict::MovedOn };
     match slot.state {
         SlotState::Pending => Verdict::Undecided,

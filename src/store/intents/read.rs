@@ -6,8 +6,8 @@
 //! - One document: its value at an instant between call and return (`decide::verdict` says why).
 //! - A page: the engine gives it as of one instant, but an intent that the page shows half marked may be committed before
 //!   its slot is read. Then the page is read again: by now that intent is committed, so each of its documents shows it.
-//!   So a page of a directory's entries shows all of an intent or nothing. Peter Bailis et al. call that Read Atomic isolation ("Scalable Atomic
-//!   Visibility with RAMP Transactions", SIGMOD 2014).
+//!   So a page of a directory's entries shows all of an intent or nothing. Peter Bailis et al. call that Read Atomic
+//!   isolation ("Scalable Atomic Visibility with RAMP Transactions", SIGMOD 2014).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -141,7 +141,8 @@ impl<C: Cells + ?Sized> IntentStore<C> {
         Ok(slots)
     }
 
-    /// A page. Cells that hold no document for this reader do not count for its limit, so more are asked for until it is full.
+    /// A page. Cells that hold no document for this reader do not count for its limit, so more are asked for until it is
+    /// full.
     pub(super) fn see_page(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         let mut asked = scan.clone();
         loop {

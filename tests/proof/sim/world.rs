@@ -300,8 +300,9 @@ impl World {
 
     pub(super) fn draw_read(&self, host: HostId, what: &dyn fmt::Debug) -> Result<(), StoreError> {
         let failed = {
-            let rate = self.inner.lock().faults.failed_reads;
-            rate > 0 && self.chance(host, rate)
+            let mut inner = self.inner.lock();
+            let rate = inner.faults.failed_reads;
+            rate > 0 && !inner.hosts[host].dead && inner.rng.below(1_000) < rate
         };
         if !failed {
             return Ok(());

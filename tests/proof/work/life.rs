@@ -132,7 +132,9 @@ impl Site {
                 }
                 Err(_) => {}
             }
-            self.beating.lock().insert(self.member.id());
+            if self.clients.load(Relaxed) > 0 {
+                self.beating.lock().insert(self.member.id());
+            }
             self.sleep(LEASE / 4);
         }
         self.beating.lock().remove(&self.member.id());

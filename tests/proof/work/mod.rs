@@ -7,7 +7,7 @@ mod asking;
 mod claims;
 mod documents;
 mod intents;
-mod life;
+pub(crate) mod life;
 mod locks;
 mod renames;
 pub(crate) mod toy;

@@ -37,6 +37,9 @@ fn impatient() -> Arc<dyn Clock> {
 
 /// The store as a new session sees it.
 fn session<C: Cells + ?Sized>(cells: &Arc<C>, clock: &Arc<dyn Clock>, id: u64, slots: u16) -> IntentStore<C> {
+    // LOCKWOOD_RULES_OFF: to see that these tests object.
+    #[cfg(feature = "proof")]
+    crate::rules::read_environment().unwrap();
     let made = create_slots(cells, clock, SessionId(id), slots).unwrap();
     IntentStore::new(cells.clone(), clock.clone(), SessionId(id), made)
 }

