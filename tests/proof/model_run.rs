@@ -21,7 +21,7 @@ struct Options {
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { states_min: 0, steps_max: 100_000_000, threads: 2, only: None };
+    let mut options = Options { states_min: 0, steps_max: 150_000_000, threads: 2, only: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word}: a value is missing"))?;

@@ -14,6 +14,7 @@ use super::state::{bit, broken, entry_key, keys, node_key};
 
 /// The slot's states as the model numbers them.
 const COMMITTED: u8 = 2;
+const SEALED: u8 = 4;
 
 impl Protocol {
     /// Everything that the session's operation changes, in the order of the keys.
@@ -131,10 +132,19 @@ impl Protocol {
             let other = &state.sessions[t];
             let between =
                 matches!(other.op.phase, Phase::Ready | Phase::InDoubt | Phase::Marking | Phase::Validated);
-            if between && other.standing != Standing::Recovered && other.op.stands_on & moved != 0 {
+            if between && !self.is_harmless(state, t) && other.op.stands_on & moved != 0 {
                 state.broken |= broken::EXCLUSION;
                 return;
             }
+        }
+    }
+
+    /// Whether a session can change nothing any more: it is fenced, and if its commits are intents, its slot is sealed.
+    fn is_harmless(&self, state: &State, s: usize) -> bool {
+        let session = &state.sessions[s];
+        match self.scenario.engine {
+            Engine::Transactional => session.standing != Standing::Live,
+            Engine::Weak => session.standing >= Standing::Settled || session.slot.state == SEALED,
         }
     }
 

@@ -139,7 +139,6 @@ impl Protocol {
                 let s = s as usize;
                 if let Some(spec) = self.spec(state, s) {
                     self.commit_at_once(state, s, spec);
-                    state.sessions[s].op.phase = Phase::Releasing;
                 }
             }
             Late::Decision(s, number) => self.decide_late(state, s as usize, number),

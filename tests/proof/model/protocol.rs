@@ -223,6 +223,9 @@ impl Protocol {
             return self.next_operation(state, s);
         }
         op.phase = if self.scenario.locked { Phase::Resolved } else { Phase::Ready };
+        if !self.scenario.locked {
+            (op.from, op.to) = (0, 0);
+        }
     }
 
     fn lock(&self, state: &mut State, s: usize) {

@@ -4,7 +4,7 @@ use super::scenario::Engine::{Transactional, Weak};
 use super::scenario::Line;
 
 /// Six directories in two branches.
-const TWO_BRANCHES: &str = "/a /b /b/d /b/d/e /a/c /a/c/g";
+const TWO_BRANCHES: &str = "/a /b /b/c /b/c/d /a/d /a/d/c";
 
 const fn line(name: &'static str, tree: &'static str, operations: [&'static str; 3]) -> Line {
     let (engine, locked, impatient, faults, long) = (Transactional, true, None, [0, 0, 0], false);
@@ -33,21 +33,27 @@ const fn long(line: Line) -> Line {
 }
 
 /// Each is legal alone, and two of them together would cut a loop off the root (juicedata/juicefs issue 4800).
-const INTO_EACH_OTHER: [&str; 3] = ["mv /a /b/d/x", "mv /b/d /a/x", "mv /a/c /b/c"];
+const INTO_EACH_OTHER: [&str; 3] = ["mv /a /b/c/x", "mv /b/c /a/x", "mv /a/d /b/y"];
 /// A ring of three.
-const RING: [&str; 3] = ["mv /a /b/d/x", "mv /b /a/c/x", "mv /a/c /b/d/e/x"];
+const RING: [&str; 3] = ["mv /a /b/c/x", "mv /b /a/d/x", "mv /a/d /b/c/d/x"];
 /// All to one name, from three directories.
-const ONTO_ONE_NAME: [&str; 3] = ["mv /a/c/g /x", "mv /b/d/e /x", "mvn /a/c /x"];
+const ONTO_ONE_NAME: [&str; 3] = ["mv /a/d/c /x", "mv /b/c/d /x", "mvn /a/d /x"];
 /// One source, three destinations.
-const FROM_ONE_NAME: [&str; 3] = ["mv /a/c /b/x", "mv /a/c /b/d/x", "mv /a/c /x"];
+const FROM_ONE_NAME: [&str; 3] = ["mv /a/d /b/x", "mv /a/d /b/c/x", "mv /a/d /x"];
 /// Exchanges across and into each other.
-const EXCHANGES: [&str; 3] = ["xchg /a/c /b/d", "mv /a /b/d/e/x", "xchg /b/d/e /a/c/g"];
+const EXCHANGES: [&str; 3] = ["xchg /a/d /b/c", "mv /a /b/c/d/x", "xchg /b/c/d /a/d/c"];
 /// An exchange whose source side moves below its destination.
-const UNDER_THE_EXCHANGE: [&str; 3] = ["xchg /a/c /b/d", "mv /a /b/d/x", ""];
+const UNDER_THE_EXCHANGE: [&str; 3] = ["xchg /a/d /b/c", "mv /a /b/c/x", ""];
 /// A directory is removed while something is made or moved into it.
-const EMPTIED: [&str; 3] = ["rmdir /b/d/e", "mkdir /b/d/e/x", "mv /a/c /b/d/e/x"];
+const EMPTIED: [&str; 3] = ["rmdir /b/c/d", "mkdir /b/c/d/x", "mv /a/d /b/c/d/x"];
 /// The empty directory that one replaces is what another moves into.
-const REPLACED: [&str; 3] = ["mv /a/c /b/d/e", "mv /a/c/g /b/d/e/x", "mkdir /b/d/e/y"];
+const REPLACED: [&str; 3] = ["mv /a/d /b/c/d", "mv /a/d/c /b/c/d/x", "mkdir /b/c/d/y"];
+
+/// There, and on or back.
+const TWICE: [&str; 3] =
+    ["mv /a /b/c/x, mv /b/c/x /a", "mv /b/c /a/x, mv /b/c/d /a/d/c", "mv /a/d /b/y, mkdir /a/d/x"];
+const TWICE_EXCHANGED: [&str; 3] =
+    ["xchg /a/d /b/c, mv /a /b/c/d/x", "mv /b /a/d/x, xchg /a/d/c /b/c/d", "mv /a/d/c /x, rmdir /b/c/d"];
 
 /// Every scenario.
 pub(crate) const SCENARIOS: &[Line] = &[
@@ -58,7 +64,7 @@ pub(crate) const SCENARIOS: &[Line] = &[
     line("exchanges", TWO_BRANCHES, EXCHANGES),
     line("emptied", TWO_BRANCHES, EMPTIED),
     line("replaced", TWO_BRANCHES, REPLACED),
-    impatient(line("impatient", TWO_BRANCHES, ["mv /a /b/x", "mv /a/c /b/d/x", "mv /b/d /a/c/y"]), 0),
+    impatient(line("impatient", TWO_BRANCHES, ["mv /a /b/x", "mv /a/d /b/c/x", "mv /b/c /a/d/y"]), 0),
     unlocked(line("versions-into-each-other", TWO_BRANCHES, INTO_EACH_OTHER)),
     unlocked(line("versions-ring", TWO_BRANCHES, RING)),
     unlocked(line("versions-under-the-exchange", TWO_BRANCHES, UNDER_THE_EXCHANGE)),
@@ -68,12 +74,12 @@ pub(crate) const SCENARIOS: &[Line] = &[
     faulty(line("crashes-into-each-other", TWO_BRANCHES, INTO_EACH_OTHER), [1, 0, 0]),
     faulty(line("fenced-into-each-other", TWO_BRANCHES, INTO_EACH_OTHER), [0, 1, 0]),
     faulty(line("late-into-each-other", TWO_BRANCHES, INTO_EACH_OTHER), [0, 1, 1]),
-    weak(line("intents-two-into-each-other", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""])),
-    weak(line("intents-two-onto-one-name", TWO_BRANCHES, ["mv /a/c/g /x", "mv /b/d/e /x", ""])),
-    weak(line("intents-two-emptied", TWO_BRANCHES, ["rmdir /b/d/e", "mv /a/c /b/d/e/x", ""])),
-    weak(unlocked(line("intents-versions-two", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""]))),
-    weak(faulty(line("intents-crash", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""]), [1, 0, 0])),
-    weak(faulty(line("intents-fenced-late", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""]), [0, 1, 1])),
+    weak(line("intents-two-into-each-other", TWO_BRANCHES, ["mv /a /b/c/x", "mv /b/c /a/x", ""])),
+    weak(line("intents-two-onto-one-name", TWO_BRANCHES, ["mv /a/d/c /x", "mv /b/c/d /x", ""])),
+    weak(line("intents-two-emptied", TWO_BRANCHES, ["rmdir /b/c/d", "mv /a/d /b/c/d/x", ""])),
+    weak(unlocked(line("intents-versions-two", TWO_BRANCHES, ["mv /a /b/c/x", "mv /b/c /a/x", ""]))),
+    weak(faulty(line("intents-crash", TWO_BRANCHES, ["mv /a /b/c/x", "mv /b/c /a/x", ""]), [1, 0, 0])),
+    weak(faulty(line("intents-fenced-late", TWO_BRANCHES, ["mv /a /b/c/x", "mv /b/c /a/x", ""]), [0, 1, 1])),
     long(faulty(line("long-ring", TWO_BRANCHES, RING), [1, 1, 1])),
     long(faulty(line("long-exchanges", TWO_BRANCHES, EXCHANGES), [1, 1, 1])),
     long(faulty(line("long-onto-one-name", TWO_BRANCHES, ONTO_ONE_NAME), [1, 1, 1])),
@@ -84,7 +90,15 @@ pub(crate) const SCENARIOS: &[Line] = &[
     long(weak(unlocked(line("long-intents-versions-ring", TWO_BRANCHES, RING)))),
     long(weak(faulty(line("long-intents-ring", TWO_BRANCHES, RING), [1, 0, 0]))),
     long(weak(faulty(
-        line("long-intents-late", TWO_BRANCHES, ["mv /a /b/d/x", "mv /b/d /a/x", ""]),
+        line("long-intents-late", TWO_BRANCHES, ["mv /a /b/c/x", "mv /b/c /a/x", ""]),
         [1, 1, 2],
     ))),
+    long(faulty(line("long-twice", TWO_BRANCHES, TWICE), [1, 1, 1])),
+    long(faulty(line("long-twice-exchanged", TWO_BRANCHES, TWICE_EXCHANGED), [1, 1, 1])),
+    long(unlocked(faulty(line("long-versions-twice", TWO_BRANCHES, TWICE), [1, 1, 1]))),
+    long(weak(line("long-intents-twice", TWO_BRANCHES, TWICE))),
+    long(weak(faulty(line("long-intents-ring-late", TWO_BRANCHES, RING), [0, 1, 1]))),
+    long(weak(faulty(line("long-intents-exchanges", TWO_BRANCHES, EXCHANGES), [1, 1, 0]))),
+    long(weak(unlocked(faulty(line("long-intents-versions-late", TWO_BRANCHES, INTO_EACH_OTHER), [1, 0, 1])))),
+    long(weak(faulty(line("long-intents-replaced", TWO_BRANCHES, REPLACED), [1, 0, 0]))),
 ];

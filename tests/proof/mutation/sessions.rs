@@ -6,10 +6,10 @@ use std::time::Duration;
 use lockwood::ambient::Clock;
 use lockwood::document::{Session, SessionId, SessionState, Timestamp};
 use lockwood::lock::OpId;
+use lockwood::lock::session::Standing;
 use lockwood::lock::session::observe::{Observer, Verdict};
 use lockwood::lock::session::plan::{Found, SlotsSeen, Step, next_step};
 use lockwood::lock::session::state::first_state;
-use lockwood::lock::session::Standing;
 use lockwood::lock::shared::claims::is_ghost;
 use parking_lot::Mutex;
 
@@ -45,7 +45,10 @@ fn observations() -> Judged {
                 let still = now - readings[0];
                 if still < LEASE || readings.len() < 5 {
                     let count = readings.len();
-                    return objection(schedule, format!("declared dead after {still:?} and {count} readings"));
+                    return objection(
+                        schedule,
+                        format!("declared dead after {still:?} and {count} readings"),
+                    );
                 }
             }
         }

@@ -75,9 +75,7 @@ pub(super) fn judge() -> Judged {
                 Event::DropSession { session } if state.ops().any(|(op, _)| op.session == *session) => {
                     Some("a dropped session has operations left".to_owned())
                 }
-                Event::Acquire { op, set, .. }
-                    if before.op(*op).is_some() && !reused && state != before =>
-                {
+                Event::Acquire { op, set, .. } if before.op(*op).is_some() && !reused && state != before => {
                     Some(format!("{op} asked again, for {set:?}, and that changed something"))
                 }
                 _ => wrong(&state),
