@@ -14,7 +14,9 @@ use lockwood::namespace::ops::make::{Make, What};
 use lockwood::namespace::ops::rename::{Manner, Patience, Rename};
 use lockwood::namespace::{Caller, Namespace, NamespaceError, SessionInfo, Settings};
 use lockwood::store::memory::MemoryStore;
-use lockwood::store::{Commit, CommitError, Reader, Scan, ScanItem, Store, StoreCounters, StoreError, Write};
+use lockwood::store::{
+    Capabilities, Commit, CommitError, Reader, Scan, ScanItem, Store, StoreCounters, StoreError, Write,
+};
 use parking_lot::Mutex;
 
 use super::{Judged, objection};
@@ -73,6 +75,10 @@ impl Store for Trapped {
 
     fn counters(&self) -> StoreCounters {
         self.store.counters()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
     }
 }
 
@@ -195,7 +201,8 @@ fn interleave(first: &str, second: &'static str, files: &BackingFiles) -> Option
     mount.act(first);
     let trapped = store.trap.lock().take().is_none();
     let documents = store.snapshot();
-    let mode = Mode::Online { session: mount.namespace.session() };
+    let sessions = [mount.namespace.session()];
+    let mode = Mode::Online { sessions: &sessions };
     let inputs = Inputs { documents: &*documents, live: None, backing: None, mode };
     let report = check::run(&inputs, &mut |_| {}).expect("a check");
     // That there are two sessions over this engine is this test's own doing.
