@@ -1,5 +1,7 @@
 //! Who gets a lock how often. Counts of grants, no times: a slow machine changes nothing.
 
+#![allow(clippy::unwrap_used)] // Clippy takes these for tests only where nothing else stands beside `test`.
+
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 

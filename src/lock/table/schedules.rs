@@ -3,6 +3,8 @@
 //!
 //! A wait that is lost ends in a schedule in which no thread can go on, which the simulation reports with the schedule.
 
+#![allow(clippy::unwrap_used)] // Clippy takes these for tests only where nothing else stands beside `test`.
+
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 
 use shuttle::thread;

@@ -1,5 +1,7 @@
 //! The lock table with real threads and a real clock.
 
+#![allow(clippy::unwrap_used)] // Clippy takes these for tests only where nothing else stands beside `test`.
+
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 

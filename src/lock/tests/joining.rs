@@ -64,7 +64,10 @@ fn joining_goes_wrong_at_each_step() {
                 break;
             }
             steps += 1;
-            assert_eq!(joined.is_err(), matches!(fault, Fault::Dies | Fault::DiesAfter), "{fault:?} at {at}");
+            // Who cannot know whether its document was made does not make it again: the next try has another id.
+            let unknown = at == 0 && matches!(fault, Fault::Lost | Fault::Late);
+            let dies = matches!(fault, Fault::Dies | Fault::DiesAfter);
+            assert_eq!(joined.is_err(), dies || unknown, "{fault:?} at {at}");
             match joined {
                 Ok(host) => {
                     cells.land();
