@@ -19,10 +19,11 @@
 //!    answers to GETATTR alone, and only for an inode that it has when the notice comes. So with several mounts every
 //!    other answer (LOOKUP, CREATE, SETATTR, ...) has attributes that are good for one use, and READDIRPLUS, for which the
 //!    kernel notes the epoch too late, is not offered.
-//! 4. Pages can be dropped only when nobody waits for them to be read, so that is the work of a thread that serves no
-//!    requests ([`Notices`]). read(2) needs it not: the kernel looks at the modification time first
-//!    (FUSE_AUTO_INVAL_DATA), and that is an attribute. An open drops the pages as well. What is left is a map of a file
-//!    that is open here while it is written elsewhere: it sees the change soon, not at once.
+//! 4. What is read may not come from pages that are older than what another mount has written, nor end where the file
+//!    ended before: a size that the kernel asks for is dropped if a notice overtakes it. So with several mounts read(2)
+//!    always asks the daemon (FOPEN_DIRECT_IO). Maps alone have pages. These can be dropped only when nobody waits for
+//!    them to be read, so that is the work of a thread that serves no requests ([`Notices`]): a map sees what is written
+//!    elsewhere soon, not at once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -111,7 +112,7 @@ impl KernelCache {
     pub(super) fn capabilities(&self) -> InitFlags {
         match self.sharing {
             Sharing::Alone => InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO,
-            Sharing::Several => InitFlags::FUSE_AUTO_INVAL_DATA,
+            Sharing::Several => InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         }
     }
 
@@ -131,7 +132,7 @@ impl KernelCache {
     pub(super) fn open_flags(&self) -> FopenFlags {
         match self.sharing {
             Sharing::Alone => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
-            Sharing::Several => FopenFlags::FOPEN_NOFLUSH,
+            Sharing::Several => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
         }
     }
 
