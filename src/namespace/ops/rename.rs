@@ -111,6 +111,9 @@ impl Namespace {
             }
             let outcome = self.move_names(caller, rename, &resolved);
             drop(guard);
+            if outcome.is_ok() {
+                self.peers.settle(self.session);
+            }
             outcome
         })
     }
