@@ -19,16 +19,21 @@
 //!    answers to GETATTR alone, and only for an inode that it has when the notice comes. So with several mounts every
 //!    other answer (LOOKUP, CREATE, SETATTR, ...) has attributes that are good for one use, and READDIRPLUS, for which the
 //!    kernel notes the epoch too late, is not offered.
-//! 4. Pages can be dropped only when nobody waits for them to be read, so that is the work of a thread that serves no
-//!    requests ([`Notices`]). read(2) needs it not: the kernel looks at the modification time first
-//!    (FUSE_AUTO_INVAL_DATA), and that is an attribute. An open drops the pages as well. What is left is a map of a file
-//!    that is open here while it is written elsewhere: it sees the change soon, not at once.
+//! 4. A kernel has one place for a directory. Where it has an old one, a rename(2) that names the directory where it is now
+//!    is refused by the kernel itself (ESTALE), until a look has found it there. So the kernels that know a directory that
+//!    was moved are told to let go of its names, by a thread, as by 1. a handler may not; the rename waits for that when
+//!    it has given back its locks, and not for long, since two renames may wait for each other so.
+//! 5. What is read may not come from pages that are older than what another mount has written, nor end where the file
+//!    ended before: a size that the kernel asks for is dropped if a notice overtakes it. So with several mounts read(2)
+//!    always asks the daemon (FOPEN_DIRECT_IO). Maps alone have pages. These can be dropped only when nobody waits for
+//!    them to be read, so that is the work of a thread that serves no requests ([`Notices`]): a map sees what is written
+//!    elsewhere soon, not at once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use fuser::{FopenFlags, INodeNo, InitFlags, Notifier};
@@ -50,6 +55,9 @@ pub(super) enum Sharing {
 
 const SHARDS: usize = 64;
 
+/// Nobody waits longer until another kernel has let go of the names of a directory that was moved.
+const SETTLE_WAIT: Duration = Duration::from_millis(20);
+
 /// The account of one kernel.
 pub(super) struct KernelCache {
     sharing: Sharing,
@@ -57,6 +65,10 @@ pub(super) struct KernelCache {
     known: [Mutex<HashMap<Ino, u64>>; SHARDS],
     connection: RwLock<Option<Connection>>,
     pub(super) notices: Notices,
+    /// A thread of its own, since it may have to wait for whoever renames.
+    names: Notices,
+    /// Whether names of directories that were moved may still be on their way.
+    unsettled: AtomicBool,
     /// How often this kernel was told of a change through another mount.
     told: AtomicU64,
 }
@@ -83,6 +95,8 @@ impl KernelCache {
             known: std::array::from_fn(|_| Mutex::default()),
             connection: RwLock::default(),
             notices: Notices::new(),
+            names: Notices::new(),
+            unsettled: AtomicBool::new(false),
             told: AtomicU64::new(0),
         }
     }
@@ -97,6 +111,9 @@ impl KernelCache {
             );
         }
         self.notices.start(notifier.clone())?;
+        if self.sharing == Sharing::Several {
+            self.names.start(notifier.clone())?;
+        }
         *self.connection.write() = Some(Connection { notifier, device, has_epochs });
         Ok(())
     }
@@ -105,13 +122,14 @@ impl KernelCache {
     pub(super) fn close(&self) {
         drop(self.connection.write().take());
         self.notices.close();
+        self.names.close();
     }
 
     /// What to ask of the kernel beyond what every mount asks.
     pub(super) fn capabilities(&self) -> InitFlags {
         match self.sharing {
             Sharing::Alone => InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO,
-            Sharing::Several => InitFlags::FUSE_AUTO_INVAL_DATA,
+            Sharing::Several => InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         }
     }
 
@@ -131,7 +149,7 @@ impl KernelCache {
     pub(super) fn open_flags(&self) -> FopenFlags {
         match self.sharing {
             Sharing::Alone => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
-            Sharing::Several => FopenFlags::FOPEN_NOFLUSH,
+            Sharing::Several => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
         }
     }
 
@@ -162,6 +180,11 @@ impl KernelCache {
         }
     }
 
+    /// Whether a write moves a directory that the kernel knows.
+    fn moves_known(&self, write: &Write) -> bool {
+        matches!(write, Write::Merge(Key::Node(ino), delta) if delta.reparent.is_some() && self.knows(*ino))
+    }
+
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, u64>> {
         &self.known[(ino.0 % SHARDS as u64) as usize]
     }
@@ -187,11 +210,27 @@ impl Watcher for KernelCache {
                 _ => {}
             }
         }
+        if writes.iter().any(|write| self.moves_known(write)) {
+            self.unsettled.store(true, Relaxed);
+            for write in writes {
+                if let Key::Entry(directory, name) = write.key()
+                    && self.knows(*directory)
+                {
+                    self.names.name(*directory, name.clone());
+                }
+            }
+        }
         if names {
             self.told.fetch_add(1, Relaxed);
             if rules::holds(Rule::NamesToldBeforeReply) {
                 connection.names();
             }
+        }
+    }
+
+    fn settle(&self) {
+        if self.unsettled.swap(false, Relaxed) {
+            self.names.settle(SETTLE_WAIT);
         }
     }
 

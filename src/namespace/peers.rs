@@ -18,6 +18,10 @@ pub trait Watcher: Send + Sync {
     /// unless he began to look earlier. Called under locks of the namespace, so it may not ask for anything there.
     fn changed(&self, writes: &[Write]);
 
+    /// A directory was moved through another mount, and nobody holds a lock for it any more: waits a little until the
+    /// kernel has let go of where it was.
+    fn settle(&self);
+
     /// Whether somebody behind this mount may still ask for the inode.
     fn knows(&self, ino: Ino) -> bool;
 }
@@ -45,6 +49,11 @@ impl Peers {
     /// Tells everybody but `by`.
     pub(super) fn tell(&self, by: SessionId, writes: &[Write]) {
         self.others(by).for_each(|watcher| watcher.changed(writes));
+    }
+
+    /// Waits a little until the others have let go of where a directory was that `by` has moved.
+    pub(super) fn settle(&self, by: SessionId) {
+        self.others(by).for_each(|watcher| watcher.settle());
     }
 
     /// Whether anybody but `by` may still ask for the inode.

@@ -113,15 +113,21 @@ impl Namespace {
             let paths = resolved.paths(rename)?;
             let plan = paths.plan(rename.manner);
             let members = self.members(plan, &paths.tops(&resolved))?;
-            let Some(guard) = self.lock(plan, members, || paths.describe(rename.manner), patience)? else {
-                return self.move_names(caller, rename, &resolved);
+            let outcome = match self.lock(plan, members, || paths.describe(rename.manner), patience)? {
+                None => self.move_names(caller, rename, &resolved),
+                Some(guard) => {
+                    let outcome = self.rename_locked(caller, rename, &paths, &resolved, &guard);
+                    match (outcome, guard.release()) {
+                        // It starts over only if nobody was told that it is ended.
+                        (Err(NamespaceError::Conflict(_)), Err(revoked)) => Err(revoked.into()),
+                        (outcome, _) => outcome,
+                    }
+                }
             };
-            let outcome = self.rename_locked(caller, rename, &paths, &resolved, &guard);
-            match (outcome, guard.release()) {
-                // It starts over only if nobody was told that it is ended.
-                (Err(NamespaceError::Conflict(_)), Err(revoked)) => Err(revoked.into()),
-                (outcome, _) => outcome,
+            if outcome.is_ok() {
+                self.peers.settle(self.session);
             }
+            outcome
         })
     }
 

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use self::cache::DocumentCache;
 use self::space::SpaceGuard;
@@ -56,6 +56,9 @@ pub struct EmbeddedStore {
     spaces: [Keyspace; Kind::ALL.len()],
     eras: Keyspace,
     cache: DocumentCache,
+    /// Held by readers of single documents, and exclusively from the instant at which the database takes a commit until the
+    /// cache has all of it: nobody sees a part of a commit.
+    visible: RwLock<()>,
     commits: Mutex<Versions>,
     space: SpaceGuard,
     stopped: OnceLock<String>,
@@ -134,6 +137,7 @@ impl EmbeddedStore {
             spaces,
             eras,
             cache: DocumentCache::new(tuning.document_cache_bytes),
+            visible: RwLock::new(()),
             commits: Mutex::new(versions),
             space: SpaceGuard::new(dir)?,
             stopped: OnceLock::new(),
@@ -226,6 +230,7 @@ impl EmbeddedStore {
             }
             after.push((key, document));
         }
+        let _visible = self.visible.write();
         batch
             .durability(Some(PersistMode::Buffer))
             .commit()
@@ -275,6 +280,7 @@ fn read_page(
 impl Reader for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
         self.counters.gets.fetch_add(1, Relaxed);
+        let _visible = self.visible.read();
         self.cache.get_or_fetch(key, || self.fetch(key))
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct Tally {
     pub(crate) overlapped: u64,
     /// Rounds in which more moves took effect than one after the other allow.
     pub(crate) loops: u64,
+    /// Moves back that met ESTALE and were tried again.
+    pub(crate) stale: u64,
     /// Walks that counted every directory and file.
     pub(crate) walks: u64,
     /// By kind of round: which sides succeeded, and how often.
@@ -33,6 +35,7 @@ impl Tally {
         self.overlapped += other.overlapped;
         self.loops += other.loops;
         self.walks += other.walks;
+        self.stale += other.stale;
         other.winners.into_iter().for_each(|(k, n)| *self.winners.entry(k).or_default() += n);
         other.refusals.into_iter().for_each(|(k, n)| *self.refusals.entry(k).or_default() += n);
         self.violations.extend(other.violations);
@@ -42,11 +45,12 @@ impl Tally {
     pub(crate) fn print(&self, elapsed: Duration) {
         let seconds = elapsed.as_secs_f64().max(1e-9);
         println!(
-            "{} rounds in {seconds:.1} s ({:.0} a second), {} overlapped, {} walks, {} loops",
+            "{} rounds in {seconds:.1} s ({:.0} a second), {} overlapped, {} walks, {} stale looks, {} loops",
             self.rounds,
             self.rounds as f64 / seconds,
             self.overlapped,
             self.walks,
+            self.stale,
             self.loops
         );
         for ((kind, sides), count) in &self.winners {

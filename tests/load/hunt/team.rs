@@ -37,6 +37,8 @@ const DIRS: [&str; 5] = ["a", "a/x", "b", "b/d", "f"];
 
 /// Rounds between two walks, if nothing calls for one.
 const WALK_EVERY: u64 = 64;
+/// So often a move back that met ESTALE is tried again.
+const STALE_MAX: usize = 10_000;
 /// The longest lag of a side behind the barrier.
 const LAG_MAX_US: usize = 60;
 /// Nothing takes longer, unless it hangs: locks are waited for 30 s.
@@ -243,7 +245,17 @@ fn judge(plan: &Plan, done: &[Done], home: &OwnedFd, tally: &mut Tally, hunt: &H
     for side in order {
         let (from, to) = kind.moves[side];
         let flags = if kind.exchange && side == 0 { libc::RENAME_EXCHANGE } else { 0 };
-        if let Err(error) = sys::rename_at(home, to, home, from, flags) {
+        let mut undone = sys::rename_at(home, to, home, from, flags);
+        for _ in 0..STALE_MAX {
+            // Linux lets a look at a directory that has moved elsewhere fail while another rename runs in its mount.
+            if !undone.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ESTALE)) {
+                break;
+            }
+            tally.stale += 1;
+            std::thread::yield_now();
+            undone = sys::rename_at(home, to, home, from, flags);
+        }
+        if let Err(error) = undone {
             tally.violations.push(format!("{}: {to} cannot be moved back to {from}: {error}", plan.home));
             hunt.over.store(true, SeqCst);
             return Ok(false);

@@ -83,7 +83,7 @@ impl Stage {
                 .collect();
             running.into_iter().for_each(|thread| events.extend(thread.join().unwrap()));
         });
-        (before, events)
+        (before, with_met_renames(events))
     }
 
     /// Clears what the history before has left, and makes a few things.
@@ -111,6 +111,20 @@ impl Stage {
         assert_eq!(view.run(Call::SetMode(mode)), Outcome::Done, "in {}", self.home.display());
         Tree { names, mode }
     }
+}
+
+/// Marks renames that were done twice at the same time; see [`Outcome::DoneOrMet`].
+fn with_met_renames(events: Vec<Event>) -> Vec<Event> {
+    let is_rename = |event: &Event| matches!((event.call, event.outcome), (Call::Rename(..), Outcome::Done));
+    let met = |event: &Event| {
+        is_rename(event)
+            && events.iter().any(|other| {
+                let meets = other.begun < event.ended && event.begun < other.ended;
+                other.thread != event.thread && other.call == event.call && is_rename(other) && meets
+            })
+    };
+    let outcome = |event: &Event| if met(event) { Outcome::DoneOrMet } else { event.outcome };
+    events.iter().map(|event| Event { outcome: outcome(event), ..event.clone() }).collect()
 }
 
 fn places() -> impl Iterator<Item = Place> {
