@@ -43,8 +43,8 @@ fn nobody_is_overtaken(before: &LockRecord, after: &LockRecord) -> Result<(), St
     for granted in
         after.holders.iter().map(op_of).filter(|op| !before.holders.iter().any(|c| op_of(c) == *op))
     {
-        let earlier = before.waiters.iter().map(op_of).take_while(|op| *op != granted);
-        let overtaken = earlier.filter(|op| after.waiters.iter().any(|claim| op_of(claim) == *op)).next();
+        let mut earlier = before.waiters.iter().map(op_of).take_while(|op| *op != granted);
+        let overtaken = earlier.find(|op| after.waiters.iter().any(|claim| op_of(claim) == *op));
         if let Some(overtaken) = overtaken {
             return Err(format!("{granted} overtakes {overtaken}: {before:?} becomes {after:?}"));
         }
