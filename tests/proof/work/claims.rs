@@ -196,6 +196,8 @@ impl Claims {
         cells: &MemoryCells,
     ) -> Result<(), String> {
         match truth.session(session) {
+            // One that a late request made again: what it claims is a ghost already.
+            Some(SessionState::Fenced) if truth.was_settled(session) => Ok(()),
             Some(SessionState::Fenced) => {
                 let locks = cells.list(Listed::Locks).map_err(|error| error.to_string())?;
                 let left = locks.iter().flat_map(|(key, stored)| match &*stored.cell {
