@@ -14,7 +14,9 @@ use lockwood::namespace::ops::make::{Make, What};
 use lockwood::namespace::ops::rename::{Manner, Patience, Rename};
 use lockwood::namespace::{Caller, Namespace, NamespaceError, SessionInfo, Settings};
 use lockwood::store::memory::MemoryStore;
-use lockwood::store::{Commit, CommitError, Reader, Scan, ScanItem, Store, StoreCounters, StoreError, Write};
+use lockwood::store::{
+    Capabilities, Commit, CommitError, Reader, Scan, ScanItem, Store, StoreCounters, StoreError, Write,
+};
 use parking_lot::Mutex;
 
 use super::{Judged, objection};
@@ -73,6 +75,10 @@ impl Store for Trapped {
 
     fn counters(&self) -> StoreCounters {
         self.store.counters()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
     }
 }
 
