@@ -1,7 +1,8 @@
 //! Visits the states of the model's scenarios, the large ones included, until there were enough.
 //!
 //! `cargo run --release --features proof --example model -- --states-min 100000000`. Ends with an error if a property was
-//! broken, if something was never met, or if the scenarios have fewer states than that.
+//! broken, if something was never met, or if the scenarios have fewer states than that. `LOCKWOOD_RULES_OFF=RULE` switches
+//! rules off.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A judge that cannot judge has failed.
 
@@ -38,6 +39,7 @@ fn options() -> Result<Options, String> {
 }
 
 fn run(options: &Options) -> Result<(), String> {
+    lockwood::rules::read_environment()?;
     let mut outcomes = Vec::new();
     let chosen = |name: &&str| options.only.as_ref().is_none_or(|only| only == name);
     for name in run::names(true).into_iter().filter(chosen) {

@@ -49,6 +49,10 @@ const EMPTIED: [&str; 3] = ["rmdir /b/c/d", "mkdir /b/c/d/x", "mv /a/d /b/c/d/x"
 /// The empty directory that one replaces is what another moves into.
 const REPLACED: [&str; 3] = ["mv /a/d /b/c/d", "mv /a/d/c /b/c/d/x", "mkdir /b/c/d/y"];
 
+/// While the first waits, its source's path comes to mean something else, and somebody moves what that is now.
+const MOVED_MEANWHILE: [&str; 3] = ["mv /b/c/d /a/y", "mv /b/c /x", "mv /x /a/x"];
+/// What is made is removed, and then a late request would make it again.
+const MADE_AND_REMOVED: [&str; 3] = ["mkdir /b/c/d/x", "rmdir /b/c/d/x", ""];
 /// There, and on or back.
 const TWICE: [&str; 3] =
     ["mv /a /b/c/x, mv /b/c/x /a", "mv /b/c /a/x, mv /b/c/d /a/d/c", "mv /a/d /b/y, mkdir /a/d/x"];
@@ -65,6 +69,7 @@ pub(crate) const SCENARIOS: &[Line] = &[
     line("emptied", TWO_BRANCHES, EMPTIED),
     line("replaced", TWO_BRANCHES, REPLACED),
     impatient(line("impatient", TWO_BRANCHES, ["mv /a /b/x", "mv /a/d /b/c/x", "mv /b/c /a/d/y"]), 0),
+    line("moved-meanwhile", TWO_BRANCHES, MOVED_MEANWHILE),
     unlocked(line("versions-into-each-other", TWO_BRANCHES, INTO_EACH_OTHER)),
     unlocked(line("versions-ring", TWO_BRANCHES, RING)),
     unlocked(line("versions-under-the-exchange", TWO_BRANCHES, UNDER_THE_EXCHANGE)),
@@ -77,6 +82,7 @@ pub(crate) const SCENARIOS: &[Line] = &[
     weak(line("intents-two-into-each-other", TWO_BRANCHES, ["mv /a /b/c/x", "mv /b/c /a/x", ""])),
     weak(line("intents-two-onto-one-name", TWO_BRANCHES, ["mv /a/d/c /x", "mv /b/c/d /x", ""])),
     weak(line("intents-two-emptied", TWO_BRANCHES, ["rmdir /b/c/d", "mv /a/d /b/c/d/x", ""])),
+    weak(faulty(line("intents-made-and-removed", TWO_BRANCHES, MADE_AND_REMOVED), [0, 0, 1])),
     weak(unlocked(line("intents-versions-two", TWO_BRANCHES, ["mv /a /b/c/x", "mv /b/c /a/x", ""]))),
     weak(faulty(line("intents-crash", TWO_BRANCHES, ["mv /a /b/c/x", "mv /b/c /a/x", ""]), [1, 0, 0])),
     weak(faulty(line("intents-fenced-late", TWO_BRANCHES, ["mv /a /b/c/x", "mv /b/c /a/x", ""]), [0, 1, 1])),

@@ -112,7 +112,8 @@ pub(crate) fn order(rule: Rule) -> Vec<Checker> {
     let first = match rule {
         Rule::SourceAncestorsLocked | Rule::TargetsLockedExclusive => Some("into-each-other"),
         Rule::DestinationAncestorsLocked => Some("ring"),
-        Rule::RevalidatedUnderLocks => Some("into-each-other"),
+        Rule::RevalidatedUnderLocks => Some("moved-meanwhile"),
+        Rule::DuplicateMarksIgnored => Some("intents-made-and-removed"),
         Rule::IntoItselfRefused => Some("into-each-other"),
         Rule::GlobalOrder => Some("exchanges"),
         Rule::SourceAncestorsChecked => Some("versions-under-the-exchange"),
