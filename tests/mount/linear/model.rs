@@ -31,9 +31,11 @@ pub(super) enum Outcome {
     /// Refused because the name is taken, or because of what stands under it.
     Exists,
     WrongKind,
-    /// Done, while another thread made the same rename. Linux looks up the source, then the target; where it finds one
-    /// inode under both, since the other rename came between, it calls the rename done and asks nobody.
+    /// Done, while another thread moved something to the same place. Linux looks up the source, then the target; where it
+    /// finds one inode under both, since the other move came between, it calls the rename done and asks nobody.
     DoneOrMet,
+    /// The second case of that.
+    Met,
     /// Refused before the file system was asked about this very operation: Linux judges a rename by what it looked up
     /// before, and by two looks, and lets a look fail that met a rename (ESTALE). It says nothing, but changes nothing.
     Refused(i32),
@@ -43,6 +45,13 @@ pub(super) enum Outcome {
 pub(super) enum Thing {
     Directory,
     File(u64),
+}
+
+impl Outcome {
+    /// What it may have been.
+    pub(super) fn cases(self) -> Vec<Self> {
+        if self == Self::DoneOrMet { vec![Self::Done, Self::Met] } else { vec![self] }
+    }
 }
 
 /// The state.
@@ -76,10 +85,7 @@ impl Tree {
             (Call::Look(place), File(ino)) => stays(at(place) == Some(Thing::File(ino))),
             (Call::Rename(from, _), Absent) => stays(at(from).is_none()),
             (Call::Rename(from, to), Done) => self.renamed(at(from)?, from, to),
-            (Call::Rename(from, to), Outcome::DoneOrMet) => match at(from) {
-                Some(moved) => self.renamed(moved, from, to),
-                None => stays(at(to).is_some()),
-            },
+            (Call::Rename(_, to) | Call::Exchange(_, to), Outcome::Met) => stays(at(to).is_some()),
             (Call::Exchange(from, to), Absent) => stays(at(from).is_none() || at(to).is_none()),
             (Call::Exchange(from, to), Done) => {
                 let (one, other) = (at(from)?, at(to)?);

@@ -113,15 +113,18 @@ impl Stage {
     }
 }
 
-/// Marks renames that were done twice at the same time; see [`Outcome::DoneOrMet`].
+/// Marks renames that met another one at their target; see [`Outcome::DoneOrMet`].
 fn with_met_renames(events: Vec<Event>) -> Vec<Event> {
-    let is_rename = |event: &Event| matches!((event.call, event.outcome), (Call::Rename(..), Outcome::Done));
+    let places = |event: &Event| match (event.call, event.outcome) {
+        (Call::Rename(from, to) | Call::Exchange(from, to), Outcome::Done) => Some([from, to]),
+        _ => None,
+    };
     let met = |event: &Event| {
-        is_rename(event)
-            && events.iter().any(|other| {
-                let meets = other.begun < event.ended && event.begun < other.ended;
-                other.thread != event.thread && other.call == event.call && is_rename(other) && meets
-            })
+        let Some([_, target]) = places(event) else { return false };
+        events.iter().any(|other| {
+            let meets = other.begun < event.ended && event.begun < other.ended;
+            meets && other.thread != event.thread && places(other).is_some_and(|at| at.contains(&target))
+        })
     };
     let outcome = |event: &Event| if met(event) { Outcome::DoneOrMet } else { event.outcome };
     events.iter().map(|event| Event { outcome: outcome(event), ..event.clone() }).collect()
