@@ -36,6 +36,9 @@ pub(super) enum Outcome {
     DoneOrMet,
     /// The second case of that.
     Met,
+    /// Told of something that another operation was changing at that moment. Until that returns, one mount may show it
+    /// while another does not yet, so this may be either.
+    Early,
     /// Refused before the file system was asked about this very operation: Linux judges a rename by what it looked up
     /// before, and by two looks, and lets a look fail that met a rename (ESTALE). It says nothing, but changes nothing.
     Refused(i32),
@@ -66,7 +69,7 @@ impl Tree {
     pub(super) fn after(&self, call: Call, outcome: Outcome) -> Option<Self> {
         use Outcome::{Absent, Done, Exists, File, Mode, Refused, WrongKind};
         let stays = |holds: bool| holds.then(|| self.clone());
-        if let Refused(_) = outcome {
+        if let Refused(_) | Outcome::Early = outcome {
             return stays(true);
         }
         let at = |place: Place| self.names.get(&place).copied();
