@@ -20,8 +20,8 @@
 //!    other answer (LOOKUP, CREATE, SETATTR, ...) has attributes that are good for one use, and READDIRPLUS, for which the
 //!    kernel notes the epoch too late, is not offered.
 //! 4. A kernel has one place for a directory. Where it has an old one, a rename(2) that names the directory where it is now
-//!    is refused by the kernel itself (ESTALE), until a look has found it there. So the kernels that know a directory that
-//!    was moved are told to let go of its names, by a thread, as by 1. a handler may not; the rename waits for that when
+//!    is refused by the kernel itself (ESTALE), until a look has found it there. So the kernels that know where it
+//!    was or is are told to let go of these names, by a thread, as by 1. a handler may not; the rename waits for that when
 //!    it has given back its locks, and not for long, since two renames may wait for each other so.
 //! 5. What is read may not come from pages that are older than what another mount has written, nor end where the file
 //!    ended before: a size that the kernel asks for is dropped if a notice overtakes it. So with several mounts read(2)
@@ -180,11 +180,6 @@ impl KernelCache {
         }
     }
 
-    /// Whether a write moves a directory that the kernel knows.
-    fn moves_known(&self, write: &Write) -> bool {
-        matches!(write, Write::Merge(Key::Node(ino), delta) if delta.reparent.is_some() && self.knows(*ino))
-    }
-
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, u64>> {
         &self.known[(ino.0 % SHARDS as u64) as usize]
     }
@@ -210,7 +205,7 @@ impl Watcher for KernelCache {
                 _ => {}
             }
         }
-        if writes.iter().any(|write| self.moves_known(write)) {
+        if writes.iter().any(moves_directory) {
             self.unsettled.store(true, Relaxed);
             for write in writes {
                 if let Key::Entry(directory, name) = write.key()
@@ -260,6 +255,11 @@ impl Connection {
 fn next_epoch(device: &OwnedFd) -> io::Result<()> {
     rustix::io::write(device, &INC_EPOCH)?;
     Ok(())
+}
+
+/// Whether a write gives a directory another place.
+fn moves_directory(write: &Write) -> bool {
+    matches!(write, Write::Merge(_, delta) if delta.reparent.is_some())
 }
 
 /// Whether a write of a node may come with other bytes of its file.

@@ -70,8 +70,8 @@ impl Namespace {
             if !backed {
                 commit = commit.delete(Key::Orphan(ino));
             }
-            self.commit(&commit)?;
             self.inodes.bury(ino, node);
+            self.commit(&commit)?;
             Ok(backed)
         })?;
         if backed {

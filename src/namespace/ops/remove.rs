@@ -39,7 +39,7 @@ impl Namespace {
                 .merge(Key::Node(parent), NodeDelta::entries_changed(-1, 0, now));
             let (commit, after) = self.drop_name(entry.ino, version, &node, &life, now, commit)?;
             self.commit(&commit)?;
-            self.name_dropped(entry.ino, node, &mut life, &after);
+            self.name_dropped(entry.ino, &mut life, &after);
             Ok(())
         })
     }
@@ -62,7 +62,6 @@ impl Namespace {
                 .merge(Key::Node(parent), NodeDelta::entries_changed(-1, -1, self.now()));
             let commit = self.drop_directory(entry.ino, version, &node, commit)?;
             self.commit(&commit)?;
-            self.directory_dropped(entry.ino, node);
             Ok(())
         })
     }
@@ -89,6 +88,7 @@ impl Namespace {
         let commit =
             if holds(Rule::UnlinkChecksVersion) { commit.at(Key::Node(ino), version) } else { commit };
         if node.nlink <= 1 && life.opens == 0 {
+            self.inodes.bury(ino, node.removed());
             let commit = delete_inode(&*self.store, ino, node, commit)?;
             if !has_backing(node) {
                 return Ok((commit, After::Nothing));
@@ -108,14 +108,11 @@ impl Namespace {
     }
 
     /// Called when the commit of [`Namespace::drop_name`] has taken effect.
-    pub(super) fn name_dropped(&self, ino: Ino, node: NodeRef, life: &mut Life, after: &After) {
+    pub(super) fn name_dropped(&self, ino: Ino, life: &mut Life, after: &After) {
         match after {
             After::Orphaned => life.orphaned = true,
             After::RemoveBacking => self.collector.remove_backing(ino),
             After::Nothing => {}
-        }
-        if node.nlink <= 1 && life.opens == 0 {
-            self.inodes.bury(ino, node.removed());
         }
     }
 
@@ -130,6 +127,8 @@ impl Namespace {
     ) -> Result<Commit> {
         match node.directory() {
             Some(directory) if directory.children == 0 => {
+                // Before it is gone: who has looked it up asks for its attributes next, and must not find nothing.
+                self.inodes.bury(ino, node.removed());
                 let checked = holds(Rule::RmdirChecksVersion);
                 let commit = if checked { commit.at(Key::Node(ino), version) } else { commit };
                 delete_inode(&*self.store, ino, node, commit)
@@ -137,11 +136,6 @@ impl Namespace {
             Some(_) => Err(NamespaceError::NotEmpty),
             None => Err(NamespaceError::NotADirectory),
         }
-    }
-
-    /// Called when the commit of [`Namespace::drop_directory`] has taken effect.
-    pub(super) fn directory_dropped(&self, ino: Ino, node: NodeRef) {
-        self.inodes.bury(ino, node.removed());
     }
 
     fn orphan(&self) -> Document {

@@ -299,7 +299,6 @@ impl Namespace {
             to.subdirectories -= 1;
             let commit = self.drop_directory(ino, *version, node, commit)?;
             self.commit_move(rename, commit, from, to, now)?;
-            self.directory_dropped(ino, node.clone());
             return Ok(());
         }
         let pin = self.inodes.pin(ino);
@@ -309,7 +308,7 @@ impl Namespace {
             self.live_node(ino).map_err(|_| NamespaceError::Conflict(rename.target_key()))?;
         let (commit, after): (Commit, After) = self.drop_name(ino, version, &node, &life, now, commit)?;
         self.commit_move(rename, commit, from, to, now)?;
-        self.name_dropped(ino, node, &mut life, &after);
+        self.name_dropped(ino, &mut life, &after);
         Ok(())
     }
 

@@ -3,7 +3,9 @@
 //!
 //! Every operation is about one name in a directory that stands still, or about an open file, for which Linux asks the
 //! file system at one instant. (A path of several names is walked step by step, in every Linux filesystem, so it is no
-//! single operation.) LOCKWOOD_LINEAR_SEEDS says how many histories are recorded.
+//! single operation.) What is promised is that an operation that has returned is seen: while one is under way, the kernel
+//! of one mount may show it before that of another does, so what is told of it meanwhile is not held to an order.
+//! LOCKWOOD_LINEAR_SEEDS says how many histories are recorded.
 
 mod model;
 mod record;

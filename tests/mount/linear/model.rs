@@ -31,9 +31,14 @@ pub(super) enum Outcome {
     /// Refused because the name is taken, or because of what stands under it.
     Exists,
     WrongKind,
-    /// Done, while another thread made the same rename. Linux looks up the source, then the target; where it finds one
-    /// inode under both, since the other rename came between, it calls the rename done and asks nobody.
+    /// Done, while another thread moved something to the same place. Linux looks up the source, then the target; where it
+    /// finds one inode under both, since the other move came between, it calls the rename done and asks nobody.
     DoneOrMet,
+    /// The second case of that.
+    Met,
+    /// Told of something that another operation was changing at that moment. Until that returns, one mount may show it
+    /// while another does not yet, so this may be either.
+    Early,
     /// Refused before the file system was asked about this very operation: Linux judges a rename by what it looked up
     /// before, and by two looks, and lets a look fail that met a rename (ESTALE). It says nothing, but changes nothing.
     Refused(i32),
@@ -43,6 +48,13 @@ pub(super) enum Outcome {
 pub(super) enum Thing {
     Directory,
     File(u64),
+}
+
+impl Outcome {
+    /// What it may have been.
+    pub(super) fn cases(self) -> Vec<Self> {
+        if self == Self::DoneOrMet { vec![Self::Done, Self::Met] } else { vec![self] }
+    }
 }
 
 /// The state.
@@ -57,7 +69,7 @@ impl Tree {
     pub(super) fn after(&self, call: Call, outcome: Outcome) -> Option<Self> {
         use Outcome::{Absent, Done, Exists, File, Mode, Refused, WrongKind};
         let stays = |holds: bool| holds.then(|| self.clone());
-        if let Refused(_) = outcome {
+        if let Refused(_) | Outcome::Early = outcome {
             return stays(true);
         }
         let at = |place: Place| self.names.get(&place).copied();
@@ -76,10 +88,7 @@ impl Tree {
             (Call::Look(place), File(ino)) => stays(at(place) == Some(Thing::File(ino))),
             (Call::Rename(from, _), Absent) => stays(at(from).is_none()),
             (Call::Rename(from, to), Done) => self.renamed(at(from)?, from, to),
-            (Call::Rename(from, to), Outcome::DoneOrMet) => match at(from) {
-                Some(moved) => self.renamed(moved, from, to),
-                None => stays(at(to).is_some()),
-            },
+            (Call::Rename(_, to) | Call::Exchange(_, to), Outcome::Met) => stays(at(to).is_some()),
             (Call::Exchange(from, to), Absent) => stays(at(from).is_none() || at(to).is_none()),
             (Call::Exchange(from, to), Done) => {
                 let (one, other) = (at(from)?, at(to)?);

@@ -113,18 +113,46 @@ impl Stage {
     }
 }
 
-/// Marks renames that were done twice at the same time; see [`Outcome::DoneOrMet`].
+/// Marks renames that met another one at their target; see [`Outcome::DoneOrMet`].
 fn with_met_renames(events: Vec<Event>) -> Vec<Event> {
-    let is_rename = |event: &Event| matches!((event.call, event.outcome), (Call::Rename(..), Outcome::Done));
-    let met = |event: &Event| {
-        is_rename(event)
-            && events.iter().any(|other| {
-                let meets = other.begun < event.ended && event.begun < other.ended;
-                other.thread != event.thread && other.call == event.call && is_rename(other) && meets
-            })
+    let places = |event: &Event| match (event.call, event.outcome) {
+        (Call::Rename(from, to) | Call::Exchange(from, to), Outcome::Done) => Some([from, to]),
+        _ => None,
     };
-    let outcome = |event: &Event| if met(event) { Outcome::DoneOrMet } else { event.outcome };
+    let met = |event: &Event| {
+        let Some([_, target]) = places(event) else { return false };
+        events.iter().any(|other| {
+            let meets = other.begun < event.ended && event.begun < other.ended;
+            meets && other.thread != event.thread && places(other).is_some_and(|at| at.contains(&target))
+        })
+    };
+    let outcome = |event: &Event| match event.outcome {
+        _ if met(event) => Outcome::DoneOrMet,
+        _ if looks_at_what_changes(event, &events) => Outcome::Early,
+        other => other,
+    };
     events.iter().map(|event| Event { outcome: outcome(event), ..event.clone() }).collect()
+}
+
+/// Whether an event changed nothing and was told of what another was changing at that moment.
+fn looks_at_what_changes(event: &Event, events: &[Event]) -> bool {
+    let touched = |call: Call| match call {
+        Call::Mkdir(at) | Call::Rmdir(at) | Call::Create(at) | Call::Unlink(at) | Call::Look(at) => {
+            vec![Some(at)]
+        }
+        Call::Rename(from, to) | Call::Exchange(from, to) => vec![Some(from), Some(to)],
+        Call::SetMode(_) | Call::GetMode => vec![None],
+    };
+    let changes = |event: &Event| {
+        let done = matches!(event.outcome, Outcome::Done | Outcome::File(_));
+        done && !matches!(event.call, Call::Look(_) | Call::GetMode)
+    };
+    !changes(event)
+        && events.iter().any(|other| {
+            let meets = other.begun < event.ended && event.begun < other.ended;
+            let mut both = touched(other.call).into_iter().filter(|at| touched(event.call).contains(at));
+            meets && changes(other) && both.next().is_some()
+        })
 }
 
 fn places() -> impl Iterator<Item = Place> {

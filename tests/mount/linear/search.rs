@@ -40,12 +40,14 @@ fn descend(
     let left = || (0..events.len()).filter(|at| done & (1 << at) == 0);
     let first_return = left().map(|at| events[at].ended).min().unwrap_or(u64::MAX);
     for at in left().filter(|at| events[*at].begun < first_return) {
-        let Some(next) = tree.after(events[at].call, events[at].outcome) else { continue };
-        order.push(at);
-        if descend(&next, events, done | 1 << at, order, seen) {
-            return true;
+        for outcome in events[at].outcome.cases() {
+            let Some(next) = tree.after(events[at].call, outcome) else { continue };
+            order.push(at);
+            if descend(&next, events, done | 1 << at, order, seen) {
+                return true;
+            }
+            order.pop();
         }
-        order.pop();
     }
     false
 }
