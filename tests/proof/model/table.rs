@@ -105,6 +105,9 @@ pub(crate) const SCENARIOS: &[Line] = &[
     long(weak(line("long-intents-twice", TWO_BRANCHES, TWICE))),
     long(weak(faulty(line("long-intents-ring-late", TWO_BRANCHES, RING), [0, 1, 1]))),
     long(weak(faulty(line("long-intents-exchanges", TWO_BRANCHES, EXCHANGES), [1, 1, 0]))),
-    long(weak(unlocked(faulty(line("long-intents-versions-late", TWO_BRANCHES, INTO_EACH_OTHER), [1, 0, 1])))),
+    long(weak(unlocked(faulty(
+        line("long-intents-versions-late", TWO_BRANCHES, INTO_EACH_OTHER),
+        [1, 0, 1],
+    )))),
     long(weak(faulty(line("long-intents-replaced", TWO_BRANCHES, REPLACED), [1, 0, 0]))),
 ];
