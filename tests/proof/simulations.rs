@@ -89,7 +89,8 @@ fn each_workload_can_fail() {
         (Workload::Intents, "unknown-resolved-by-reading"),
         (Workload::Locks, "claim-removed-by-its-owner-only"),
         (Workload::Locks, "intents-settled-before-locks-dropped"),
-        (Workload::Renames, "destination-ancestors-locked"),
+        (Workload::Locks, "lease-observed-on-own-clock-for-its-whole-length"),
+        (Workload::Renames, "live-claims-are-no-ghosts"),
         (Workload::Renames, "slots-sealed"),
     ] {
         let program = std::env::current_exe().unwrap();

@@ -27,6 +27,8 @@ pub(crate) struct Faults {
     pub(crate) step_max_ns: u64,
     /// How often the same actor goes on, per thousand turns.
     pub(crate) sticky: u64,
+    /// Nothing goes wrong that a protocol may answer by declaring somebody dead.
+    pub(crate) calm: bool,
     /// After so many turns nothing goes wrong any more, and what is left must come to an end.
     pub(crate) quiet_after_steps: u64,
 }
@@ -60,8 +62,15 @@ impl Faults {
     }
 
     /// Nothing goes wrong, and little time passes between two turns.
+    pub(crate) fn none_for(lease_ns: u64) -> Self {
+        Self { step_max_ns: lease_ns / 5_000, ..Self::none() }
+    }
+
+    /// Nothing goes wrong but that clocks jump, and everybody has time: nobody has a reason to declare anybody dead.
     pub(crate) fn calm(lease_ns: u64) -> Self {
-        Self { step_max_ns: lease_ns / 5_000, pause_max_ns: 1, ..Self::default() }
+        let clock_jumps = 1_000;
+        let pause_max_ns = 4 * lease_ns;
+        Self { clock_jumps, pause_max_ns, calm: true, quiet_after_steps: 5_000, ..Self::none_for(lease_ns) }
     }
 
     /// Ends all faults; time goes on as it did.

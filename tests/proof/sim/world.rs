@@ -174,6 +174,11 @@ impl World {
         HERE.get().is_some() && !inner.hosts[host].dead && inner.rng.below(1_000) < per_thousand
     }
 
+    /// Whether nobody has a reason to declare anybody dead.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.inner.lock().faults.calm
+    }
+
     pub(crate) fn count(&self, what: Count) {
         self.inner.lock().counts.add(what);
     }

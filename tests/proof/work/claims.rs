@@ -43,8 +43,8 @@ fn nobody_is_overtaken(before: &LockRecord, after: &LockRecord) -> Result<(), St
     for granted in
         after.holders.iter().map(op_of).filter(|op| !before.holders.iter().any(|c| op_of(c) == *op))
     {
-        let earlier = before.waiters.iter().map(op_of).take_while(|op| *op != granted);
-        let overtaken = earlier.filter(|op| after.waiters.iter().any(|claim| op_of(claim) == *op)).next();
+        let mut earlier = before.waiters.iter().map(op_of).take_while(|op| *op != granted);
+        let overtaken = earlier.find(|op| after.waiters.iter().any(|claim| op_of(claim) == *op));
         if let Some(overtaken) = overtaken {
             return Err(format!("{granted} overtakes {overtaken}: {before:?} becomes {after:?}"));
         }
@@ -59,6 +59,7 @@ fn document(id: &LockId) -> CellKey {
 /// Whether nothing of a session can take effect any more.
 pub(crate) fn is_over(session: SessionId, truth: &Truth, cells: &MemoryCells) -> bool {
     match truth.session(session) {
+        _ if truth.was_settled(session) => true,
         None | Some(SessionState::Recovered) => true,
         Some(SessionState::Joining | SessionState::Live) => false,
         Some(SessionState::Fenced) => {
@@ -195,6 +196,8 @@ impl Claims {
         cells: &MemoryCells,
     ) -> Result<(), String> {
         match truth.session(session) {
+            // One that a late request made again: what it claims is a ghost already.
+            Some(SessionState::Fenced) if truth.was_settled(session) => Ok(()),
             Some(SessionState::Fenced) => {
                 let locks = cells.list(Listed::Locks).map_err(|error| error.to_string())?;
                 let left = locks.iter().flat_map(|(key, stored)| match &*stored.cell {

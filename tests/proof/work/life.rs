@@ -105,6 +105,10 @@ impl Site {
 
     /// Whether clients may begin something new. Now and then they try although they know that they may not.
     pub(crate) fn is_open(&self) -> bool {
+        if self.world.is_calm() {
+            // Long enough for others to look at this session many times.
+            self.sleep(Duration::from_millis(self.world.below(1_500)));
+        }
         let stopped = self.stopped.load(Relaxed);
         !stopped && (!self.member.standing().is_fenced() || self.world.below(2) == 0)
     }
@@ -312,7 +316,7 @@ pub(crate) fn simulate_sessions(
     }
     let mut result = run(&world, actors);
     if result.is_ok() {
-        world.begin(Faults::calm(lease_ns));
+        world.begin(Faults::none_for(lease_ns));
         let mut actors = Actors::default();
         let last = Arc::clone(&world);
         actors.add(0, "last", move || {

@@ -1,8 +1,8 @@
 //! Renames of directories and files by sessions that die, stand still and go on as zombies, beside creates and removals.
 //!
-//! The real `LockSet`, `SharedLocks`, `IntentStore` and `Member`. The steps of a rename are those of `namespace::ops::rename`
-//! in short: resolve, lock, resolve again, commit with covered checks of both chains. Judged by [`Truth`], [`Claims`] and
-//! [`is_a_tree`], after every commit.
+//! The real `LockSet`, `SharedLocks`, `IntentStore` and `Member`. The steps of a rename are those of
+//! `namespace::ops::rename` in short: resolve, lock, resolve again, commit with covered checks of both chains. Judged by
+//! [`Truth`], [`Claims`] and [`is_a_tree`], after every commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

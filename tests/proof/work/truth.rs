@@ -128,6 +128,11 @@ impl Truth {
         self.settled.insert(session);
     }
 
+    /// Whether nothing of a session can take effect any more, whatever late requests make of its documents.
+    pub(crate) fn was_settled(&self, session: SessionId) -> bool {
+        self.settled.contains(&session)
+    }
+
     /// How a session stands in its document; none if there is no such document, or never was.
     pub(crate) fn session(&self, session: SessionId) -> Option<SessionState> {
         self.sessions.get(&session).copied()
