@@ -3,9 +3,9 @@
 //! wrong.
 //!
 //! What decides is production's own: lock sets ([`lockwood::lock::LockSet`]), the lock engine
-//! ([`lockwood::lock::decide::State`]), what a rename's commit rests on ([`lockwood::namespace::ops::rename::rests_on`]), and
-//! intents ([`lockwood::store::intents::decide`]). The model adds the order in which they are asked, and everything that
-//! can come between.
+//! ([`lockwood::lock::decide::State`]), what a rename's commit rests on
+//! ([`lockwood::namespace::ops::rename::rests_on`]), and intents ([`lockwood::store::intents::decide`]). The model adds the
+//! order in which they are asked, and everything that can come between.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
