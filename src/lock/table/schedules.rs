@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 
-use shuttle::thread;
+use shuttle::thread::{self, spawn};
 
 use super::*;
 use crate::lock::Mode;
@@ -83,7 +83,7 @@ fn renames() {
     let (table, judge) = (LockTable::new(), Judge::of(&sets));
     let work = |(n, set): (usize, &LockSet)| {
         let (table, judge, set) = (table.clone(), Arc::clone(&judge), set.clone());
-        thread::spawn(move || {
+        spawn(move || {
             for _ in 0..2 {
                 let wanted = request(n as u64, &set);
                 let granted = match n {
@@ -110,7 +110,7 @@ fn close() {
     let table = LockTable::new();
     let work = |n: u64| {
         let (table, set) = (table.clone(), set.clone());
-        thread::spawn(move || match table.acquire(request(n, &set), sync::now() + NEVER) {
+        spawn(move || match table.acquire(request(n, &set), sync::now() + NEVER) {
             Ok(guard) => drop(guard),
             Err(LockError::Closed) => {}
             Err(other) => panic!("{other}"),
@@ -129,7 +129,7 @@ fn drop_session() {
     let (table, judge) = (LockTable::new(), Judge::of(&[set.clone()]));
     let dead = |_| {
         let (table, set) = (table.clone(), set.clone());
-        thread::spawn(move || match table.acquire(request(1, &set), sync::now() + NEVER) {
+        spawn(move || match table.acquire(request(1, &set), sync::now() + NEVER) {
             Ok(guard) => drop(guard),
             Err(LockError::SessionDropped) => {}
             Err(other) => panic!("{other}"),
@@ -137,7 +137,7 @@ fn drop_session() {
     };
     let live = |_| {
         let (table, set, judge) = (table.clone(), set.clone(), Arc::clone(&judge));
-        thread::spawn(move || {
+        spawn(move || {
             let guard = table.acquire(request(2, &set), sync::now() + NEVER).unwrap();
             judge.visit(&set);
             drop(guard);
@@ -175,7 +175,7 @@ fn a_deadline_is_met_or_not() {
         let table = LockTable::new();
         let first = table.try_acquire(request(1, &set)).unwrap();
         let (on_thread, wanted) = (table.clone(), request(2, &set));
-        let second = thread::spawn(move || match on_thread.acquire(wanted, sync::now() + SOON) {
+        let second = spawn(move || match on_thread.acquire(wanted, sync::now() + SOON) {
             Ok(guard) => {
                 drop(guard);
                 GRANTED.fetch_add(1, SeqCst);
@@ -201,7 +201,7 @@ fn a_table_that_grants_everything_is_found() {
         let judge = Judge::of(&[set.clone()]);
         let work = |_| {
             let (judge, set) = (Arc::clone(&judge), set.clone());
-            thread::spawn(move || judge.visit(&set))
+            spawn(move || judge.visit(&set))
         };
         join((0..2).map(work).collect());
     });

@@ -1,5 +1,6 @@
-//! The model: what each session does next, what may go wrong, and what must never be seen. Owns the actions and a session's
-//! way up to its commit; [`super::commit`] has the commits of both kinds of engines, [`super::faults`] what goes wrong.
+//! The model: what each session does next, what may go wrong, and what must never be seen. Owns the actions and a
+//! session's way up to its commit; [`super::commit`] has the commits of both kinds of engines, [`super::faults`] what goes
+//! wrong.
 //!
 //! What decides is production's own: lock sets ([`lockwood::lock::LockSet`]), the lock engine
 //! ([`lockwood::lock::decide::State`]), what a rename's commit rests on

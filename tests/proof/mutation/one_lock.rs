@@ -73,7 +73,7 @@ pub(super) fn judge() -> Judged {
             let op = rng.next() % OPERATIONS;
             let before = expected.clone();
             let what;
-            if rng.next() % 3 == 0 {
+            if rng.below(3) == 0 {
                 expected.remove(op);
                 let own = |claim: OpId| is_own(claim, OpId { session, number: op });
                 match record.as_ref().map(|record| record::remove(record, 0, own)) {
@@ -83,7 +83,7 @@ pub(super) fn judge() -> Judged {
                 }
                 what = format!("{op} goes");
             } else {
-                let mode = if rng.next() % 2 == 0 { LockMode::Shared } else { LockMode::Exclusive };
+                let mode = if rng.below(2) == 0 { LockMode::Shared } else { LockMode::Exclusive };
                 expected.ask(op, mode);
                 let claim = LockClaim { session, operation: op, mode, purpose: Arc::from(""), since_ns: 0 };
                 if let Some(next) = record::ask(record.as_ref(), &path, &claim).write {

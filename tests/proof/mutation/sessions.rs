@@ -34,9 +34,9 @@ fn observations() -> Judged {
         let (mut now, mut heartbeat) = (Duration::ZERO, 0);
         let mut readings: Vec<Duration> = Vec::new();
         for _ in 0..30 {
-            let gap = if rng.next() % 8 == 0 { 60_000 } else { rng.next() % 3_000 };
+            let gap = if rng.below(8) == 0 { 60_000 } else { rng.below(3_000) };
             now += Duration::from_millis(gap);
-            if rng.next() % 4 == 0 {
+            if rng.below(4) == 0 {
                 heartbeat += 1;
                 readings.clear();
             }
