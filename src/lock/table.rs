@@ -335,9 +335,12 @@ impl std::fmt::Debug for LockTable {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
+#[cfg(not(feature = "shuttle"))]
 mod fairness;
-#[cfg(all(test, feature = "shuttle"))]
+#[cfg(test)]
+#[cfg(feature = "shuttle")]
 mod schedules;
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
+#[cfg(not(feature = "shuttle"))]
 mod tests;

@@ -126,7 +126,7 @@ fn close() {
 /// A session is dropped while it holds and waits; the other one gets its locks, and late releases do no harm.
 fn drop_session() {
     let set = rename("/a", "/b");
-    let (table, judge) = (LockTable::new(), Judge::of(&[set.clone()]));
+    let (table, judge) = (LockTable::new(), Judge::of(std::slice::from_ref(&set)));
     let dead = |_| {
         let (table, set) = (table.clone(), set.clone());
         spawn(move || match table.acquire(request(1, &set), sync::now() + NEVER) {
@@ -198,7 +198,7 @@ fn a_deadline_is_met_or_not() {
 fn a_table_that_grants_everything_is_found() {
     explore(|| {
         let set = rename("/a", "/b");
-        let judge = Judge::of(&[set.clone()]);
+        let judge = Judge::of(std::slice::from_ref(&set));
         let work = |_| {
             let (judge, set) = (Arc::clone(&judge), set.clone());
             spawn(move || judge.visit(&set))
