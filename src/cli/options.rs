@@ -67,7 +67,8 @@ impl Resolved {
             acl: if root { SessionACL::All } else { SessionACL::Owner },
             settings: Settings::default(),
             tuning: Tuning::default(),
-            threads: (cores * 2).clamp(4, 16),
+            // What waits for locks or the disk has threads of its own; more than cores only take each other's place.
+            threads: cores.clamp(2, 16),
             log: None,
             locking: None,
             remount: false,

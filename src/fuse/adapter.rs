@@ -102,6 +102,24 @@ impl Adapter {
         }
     }
 
+    /// Does what may take long in a thread that serves no other requests; here only if too many such wait already.
+    fn aside(&self, work: impl FnOnce(&Self) + Send + 'static) {
+        let work = Arc::new(parking_lot::Mutex::new(Some(work)));
+        let (adapter, taken) = (self.clone(), Arc::clone(&work));
+        let job = move || {
+            let work = taken.lock().take();
+            if let Some(work) = work {
+                work(&adapter);
+            }
+        };
+        if !self.0.waiting.run(job) {
+            let work = work.lock().take();
+            if let Some(work) = work {
+                work(self);
+            }
+        }
+    }
+
     /// Lets the kernel know before the reply that a file has lost privileges: nobody may run it with them afterwards.
     fn tell(&self, ino: INodeNo, privileges: Privileges) {
         if privileges == Privileges::Dropped {
@@ -494,7 +512,10 @@ impl Filesystem for Adapter {
         if control::owns(ino) {
             return reply.ok();
         }
-        reply_empty(reply, self.namespace().fsync(Ino(ino.0), datasync).map_err(failed("fsync", ino)));
+        self.aside(move |adapter| {
+            let synced = adapter.namespace().fsync(Ino(ino.0), datasync);
+            reply_empty(reply, synced.map_err(failed("fsync", ino)));
+        });
     }
 
     fn fsyncdir(
@@ -505,7 +526,9 @@ impl Filesystem for Adapter {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, self.namespace().sync().map_err(failed("fsync", ino)));
+        self.aside(move |adapter| {
+            reply_empty(reply, adapter.namespace().sync().map_err(failed("fsync", ino)));
+        });
     }
 
     fn readdir(
@@ -649,10 +672,13 @@ impl Filesystem for Adapter {
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         let keep_size = keep_size || allocation == Allocation::PunchHole;
-        let done =
-            self.namespace().allocate(caller(request), Ino(ino.0), offset, length, allocation, keep_size);
-        let done = done.map(|privileges| self.tell(ino, privileges));
-        reply_empty(reply, done.map_err(failed("fallocate", ino)));
+        let caller = caller(request);
+        self.aside(move |adapter| {
+            let namespace = adapter.namespace();
+            let done = namespace.allocate(caller, Ino(ino.0), offset, length, allocation, keep_size);
+            let done = done.map(|privileges| adapter.tell(ino, privileges));
+            reply_empty(reply, done.map_err(failed("fallocate", ino)));
+        });
     }
 
     fn lseek(
@@ -694,13 +720,14 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EXDEV);
         }
         let (from, to) = ((Ino(ino_in.0), offset_in), (Ino(ino_out.0), offset_out));
-        match self.namespace().copy(caller(request), from, to, len) {
+        let caller = caller(request);
+        self.aside(move |adapter| match adapter.namespace().copy(caller, from, to, len) {
             Ok((copied, privileges)) => {
-                self.tell(ino_out, privileges);
+                adapter.tell(ino_out, privileges);
                 reply.written(copied as u32); // At most 64 MiB a call.
             }
             Err(error) => reply.error(failed("copy", ino_out)(error)),
-        }
+        });
     }
 
     fn ioctl(

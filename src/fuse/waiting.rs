@@ -1,4 +1,4 @@
-//! Threads for requests that wait, so that those who wait never hold up those who need not.
+//! Threads for requests that wait, for locks or for the disk, so that those who wait never hold up those who need not.
 //!
 //! A waiting rename does nothing but stand in a queue, so a thread each is cheap; what is bounded is their number. Threads
 //! that have nothing to do end after a while.

@@ -5,8 +5,9 @@
 //!    strategy (docs/locking.md): by default shared ones on the ancestors of both paths and exclusive ones on both
 //!    targets. Its commit checks the entry of every ancestor of both, at the instant at which it writes. The locks keep
 //!    renames out of each other's way; the checks alone would keep the tree a tree.
-//! 2. Paths are resolved before the locks are held, and may mean something else by then: they are resolved again under
-//!    the locks, and if the locks are not those of the paths any more, everything starts over.
+//! 2. Paths are resolved before the locks are held, and may mean something else by then. Who has waited resolves them again
+//!    under the locks, and if the locks are not those of the paths any more, everything starts over. Who got the locks at
+//!    once leaves it to the commit, which checks every entry that the paths rest on, and starts over if one has changed.
 //! 3. The subtree may be large: a directory's place is in its own node and its entry, so a rename writes at most eight
 //!    documents (and the attributes of a file that it replaces), whatever is below.
 //! 4. A rename that must wait must not hold up others: [`Patience::Try`] never waits, and the caller can take the
@@ -113,10 +114,16 @@ impl Namespace {
             let paths = resolved.paths(rename)?;
             let plan = paths.plan(rename.manner);
             let members = self.members(plan, &paths.tops(&resolved))?;
+            let may_have_waited =
+                matches!(patience, Patience::Wait(_)) || self.volume.locking.locks_members(plan);
             let outcome = match self.lock(plan, members, || paths.describe(rename.manner), patience)? {
                 None => self.move_names(caller, rename, &resolved),
                 Some(guard) => {
-                    let outcome = self.rename_locked(caller, rename, &paths, &resolved, &guard);
+                    let outcome = if may_have_waited {
+                        self.look_and_move(caller, rename, &paths, &resolved, &guard)
+                    } else {
+                        guard.while_held(|| self.move_names(caller, rename, &resolved))
+                    };
                     match (outcome, guard.release()) {
                         // It starts over only if nobody was told that it is ended.
                         (Err(NamespaceError::Conflict(_)), Err(revoked)) => Err(revoked.into()),
@@ -131,8 +138,9 @@ impl Namespace {
         })
     }
 
-    /// Renames under the locks. Now no directory of the two chains moves any more, but all may have moved until now.
-    fn rename_locked(
+    /// Looks again under the locks, and renames. Now no directory of the two chains moves any more, but all may have moved
+    /// until now. The commit would find that out as well: for who did not wait, it does.
+    fn look_and_move(
         &self,
         caller: Caller,
         rename: &Rename,

@@ -18,13 +18,13 @@ pub mod space;
 
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard};
 
-use self::cache::DocumentCache;
+use self::cache::{DocumentCache, Fetched};
 use self::space::SpaceGuard;
 use super::commit::{Commit, CommitError};
 use super::scan::{Pager, bounds};
@@ -50,15 +50,17 @@ impl Default for Tuning {
     }
 }
 
+/// So often the turn to commit is asked for before a thread sleeps: some tens of microseconds.
+const TURN_TRIES: usize = 400;
+
 /// The documents of an embedded store. The directory around it belongs to [`owner::Ownership`].
 pub struct EmbeddedStore {
     db: Database,
     spaces: [Keyspace; Kind::ALL.len()],
     eras: Keyspace,
     cache: DocumentCache,
-    /// Held by readers of single documents, and exclusively from the instant at which the database takes a commit until the
-    /// cache has all of it: nobody sees a part of a commit.
-    visible: RwLock<()>,
+    /// Odd while a commit is between its first and its last effect on what readers may see; grows.
+    changes: AtomicU64,
     commits: Mutex<Versions>,
     space: SpaceGuard,
     stopped: OnceLock<String>,
@@ -137,7 +139,7 @@ impl EmbeddedStore {
             spaces,
             eras,
             cache: DocumentCache::new(tuning.document_cache_bytes),
-            visible: RwLock::new(()),
+            changes: AtomicU64::new(0),
             commits: Mutex::new(versions),
             space: SpaceGuard::new(dir)?,
             stopped: OnceLock::new(),
@@ -195,9 +197,31 @@ impl EmbeddedStore {
         StoreError::Stopped(error.to_string())
     }
 
-    fn fetch(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+    /// What the database has under `key`. While a commit is under way that is what was there before it, or what is there
+    /// after it is whole; the database alone would show one document after the other.
+    fn fetch(&self, key: &Key) -> Result<Fetched, StoreError> {
         self.counters.fetches.fetch_add(1, Relaxed);
-        read(self.keyspace(key.kind()).get(key.encode()), key)
+        let (space, encoded) = (self.keyspace(key.kind()), key.encode());
+        let before = self.changes.load(SeqCst);
+        if before.is_multiple_of(2) {
+            let found = read(space.get(&encoded), key)?;
+            if self.changes.load(SeqCst) == before {
+                return Ok(Fetched { found, lasting: true });
+            }
+        }
+        Ok(Fetched { found: read(self.db.snapshot().get(space, &encoded), key)?, lasting: false })
+    }
+
+    /// Waits for the turn to commit. A commit takes some ten microseconds, and to be put to sleep and woken takes longer: so
+    /// this asks for a while before it sleeps.
+    fn turn(&self) -> MutexGuard<'_, Versions> {
+        for _ in 0..TURN_TRIES {
+            if let Some(turn) = self.commits.try_lock() {
+                return turn;
+            }
+            std::hint::spin_loop();
+        }
+        self.commits.lock()
     }
 
     fn check(&self, commit: &Commit) -> Result<(), CommitError> {
@@ -230,15 +254,17 @@ impl EmbeddedStore {
             }
             after.push((key, document));
         }
-        let _visible = self.visible.write();
-        batch
-            .durability(Some(PersistMode::Buffer))
-            .commit()
-            .map_err(|e| self.failed(engine_error("a commit could not be written", e)))?;
-        for (key, document) in after {
-            self.cache.put(key, document.map(|document| Stored { version, document: document.into() }));
+        self.changes.fetch_add(1, SeqCst);
+        // Before the database shows anything new, nothing old may be left where it is not asked.
+        after.iter().for_each(|(key, _)| self.cache.remove(key));
+        let written = batch.durability(Some(PersistMode::Buffer)).commit();
+        if written.is_ok() {
+            for (key, document) in after {
+                self.cache.put(key, document.map(|document| Stored { version, document: document.into() }));
+            }
         }
-        Ok(())
+        self.changes.fetch_add(1, SeqCst);
+        written.map_err(|e| self.failed(engine_error("a commit could not be written", e)).into())
     }
 }
 
@@ -280,21 +306,22 @@ fn read_page(
 impl Reader for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
         self.counters.gets.fetch_add(1, Relaxed);
-        let _visible = self.visible.read();
         self.cache.get_or_fetch(key, || self.fetch(key))
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         self.counters.scans.fetch_add(1, Relaxed);
         let (kind, from, prefix) = bounds(scan);
-        let items = self.keyspace(kind).range::<Vec<u8>, _>((from, std::ops::Bound::Unbounded));
+        // A page is of one instant.
+        let range = (from, std::ops::Bound::Unbounded);
+        let items = self.db.snapshot().range::<Vec<u8>, _>(self.keyspace(kind), range);
         read_page(scan, items, &prefix)
     }
 }
 
 impl Store for EmbeddedStore {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
-        let mut versions = self.commits.lock();
+        let mut versions = self.turn();
         self.refuse_when_stopped()?;
         self.space.admit(commit)?;
         let version = Version(versions.last + 1);
