@@ -22,13 +22,23 @@ use parking_lot::Mutex;
 use super::{Judged, objection};
 
 /// What the second mount does when the first commits.
-type Trap = Box<dyn FnOnce() + Send>;
+pub(super) type Trap = Box<dyn FnOnce() + Send>;
 
 /// The memory engine with a trap.
 #[derive(Default)]
-struct Trapped {
+pub(super) struct Trapped {
     store: MemoryStore,
-    trap: Mutex<Option<Trap>>,
+    pub(super) trap: Mutex<Option<Trap>>,
+}
+
+impl Trapped {
+    /// An empty volume.
+    pub(super) fn formatted(locking: Locking) -> Arc<Self> {
+        let store = Arc::new(Self::default());
+        let volume = Volume::empty("0".repeat(32), locking, 64, ambient::wall_clock().into());
+        store.commit(&Commit::format(volume, 0, 0)).expect("an empty volume");
+        store
+    }
 }
 
 impl Reader for Trapped {
@@ -108,17 +118,17 @@ const OPERATIONS: [&str; 19] = [
     "rm /a/f",
 ];
 
-struct Mount {
-    namespace: Namespace,
-    inos: Vec<(&'static str, Ino)>,
+pub(super) struct Mount {
+    pub(super) namespace: Namespace,
+    pub(super) inos: Vec<(&'static str, Ino)>,
 }
 
-fn name(text: &str) -> Name {
+pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).expect("a name")
 }
 
 impl Mount {
-    fn begin(store: &Arc<Trapped>, files: &BackingFiles) -> Self {
+    pub(super) fn begin(store: &Arc<Trapped>, files: &BackingFiles) -> Self {
         let info = SessionInfo {
             host: "host".to_owned(),
             boot_id: String::new(),
@@ -130,7 +140,7 @@ impl Mount {
         Self { namespace: begun.expect("a session"), inos: vec![("", Ino::ROOT)] }
     }
 
-    fn fill(&mut self) {
+    pub(super) fn fill(&mut self) {
         for path in TREE {
             let (parent, last) = self.at(path);
             let what = if last.as_bytes().starts_with(b"f") { What::Regular } else { What::Directory };
@@ -139,7 +149,7 @@ impl Mount {
         }
     }
 
-    fn make(&self, parent: Ino, name: &Name, what: What) -> Result<Ino, NamespaceError> {
+    pub(super) fn make(&self, parent: Ino, name: &Name, what: What) -> Result<Ino, NamespaceError> {
         let make = Make { parent, name, what, mode: 0o755, umask: 0, caller: Caller::ROOT };
         self.namespace.make(&make).map(|(ino, _)| ino)
     }
@@ -155,10 +165,20 @@ impl Mount {
         (self.ino(parent), name(last))
     }
 
-    fn rename(&self, from: &str, to: &str, manner: Manner) -> Result<(), NamespaceError> {
+    pub(super) fn rename(&self, from: &str, to: &str, manner: Manner) -> Result<(), NamespaceError> {
+        self.rename_with(from, to, manner, Patience::Try)
+    }
+
+    pub(super) fn rename_with(
+        &self,
+        from: &str,
+        to: &str,
+        manner: Manner,
+        patience: Patience,
+    ) -> Result<(), NamespaceError> {
         let ((parent, name), (new_parent, new_name)) = (self.at(from), self.at(to));
         let rename = Rename { parent, name, new_parent, new_name, manner };
-        self.namespace.rename(Caller::ROOT, &rename, Patience::Try)
+        self.namespace.rename(Caller::ROOT, &rename, patience)
     }
 
     /// Does it. Whether it may is not this judge's affair.
@@ -190,10 +210,7 @@ impl Mount {
 
 /// Does `second` in the middle of `first`, and judges the volume.
 fn interleave(first: &str, second: &'static str, files: &BackingFiles) -> Option<String> {
-    let store = Arc::new(Trapped::default());
-    let created = ambient::wall_clock().into();
-    let volume = Volume::empty("0".repeat(32), Locking::Tree, 64, created);
-    store.commit(&Commit::format(volume, 0, 0)).expect("an empty volume");
+    let store = Trapped::formatted(Locking::Tree);
     let mut mount = Mount::begin(&store, files);
     mount.fill();
     let other = Mount { inos: mount.inos.clone(), ..Mount::begin(&store, files) };

@@ -3,11 +3,15 @@
 //! A checker that has never failed proves nothing. So each rule is switched off in turn, and the checkers run until one
 //! objects; a rule to which nobody objects is a failure, of a checker or of the rule. With all rules on all must be silent.
 
+mod covered;
+mod ended;
 mod interleave;
+mod mounts;
 mod one_lock;
 mod sessions;
 mod sets;
 mod states;
+mod strategies;
 
 use lockwood::rules::{self, Rule};
 
@@ -37,6 +41,14 @@ pub(crate) enum Checker {
     Model(&'static str),
     /// Lock sets against their definition.
     Sets,
+    /// The lock sets of the other strategies against what they are for.
+    Strategies,
+    /// Operations and sessions that were ended from outside.
+    Ended,
+    /// A commit whose checks are said to be covered by locks, and are not.
+    Covered,
+    /// Two mount points on the machine's kernel.
+    Mounts,
     /// The rules of one lock, as a lock document has them, against a plain re-statement.
     OneLock,
     /// Random events of the lock engine.
@@ -61,6 +73,10 @@ impl Checker {
             Self::Model(scenario) => format!("model {scenario}"),
             Self::Simulator(workload) => format!("simulator {}", workload.name()),
             Self::Sets => "lock sets".to_owned(),
+            Self::Strategies => "strategies".to_owned(),
+            Self::Ended => "what was ended".to_owned(),
+            Self::Covered => "covered checks".to_owned(),
+            Self::Mounts => "two mounts".to_owned(),
             Self::OneLock => "one lock".to_owned(),
             Self::LockStates => "lock engine".to_owned(),
             Self::Sessions => "sessions".to_owned(),
@@ -90,6 +106,10 @@ impl Checker {
                 }
             }
             Self::Sets => sets::judge(),
+            Self::Strategies => strategies::judge(),
+            Self::Ended => ended::judge(),
+            Self::Covered => covered::judge(),
+            Self::Mounts => mounts::judge(),
             Self::OneLock => one_lock::judge(),
             Self::LockStates => states::judge(),
             Self::Sessions => sessions::judge(),
@@ -127,8 +147,14 @@ pub(crate) fn order(rule: Rule) -> Vec<Checker> {
         _ => None,
     };
     let mut order: Vec<Checker> = first.map(Checker::Model).into_iter().collect();
-    order.extend([Checker::Sets, Checker::OneLock, Checker::LockStates, Checker::Sessions]);
-    order.push(Checker::Interleavings);
+    order.extend([
+        Checker::Sets,
+        Checker::Strategies,
+        Checker::OneLock,
+        Checker::LockStates,
+        Checker::Sessions,
+    ]);
+    order.extend([Checker::Covered, Checker::Ended, Checker::Interleavings, Checker::Mounts]);
     order.extend(Workload::ALL.into_iter().map(Checker::Simulator));
     let scenarios = run::names(false).into_iter().filter(|name| Some(*name) != first);
     order.extend(scenarios.map(Checker::Model));

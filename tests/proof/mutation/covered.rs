@@ -1,0 +1,78 @@
+//! A commit whose checks are covered by locks, made by somebody who holds none: what it checks and does not write is changed
+//! after its first mark is set. It has to notice. (Under the locks nothing of the kind can happen, so neither the model nor
+//! the simulator can see whether the check is there.)
+
+use std::sync::Arc;
+
+use lockwood::ambient::{Clock, SystemClock};
+use lockwood::document::{Content, Document, Ino, Key, SessionId, Version};
+use lockwood::store::cells::memory::MemoryCells;
+use lockwood::store::cells::{CasError, Cell, CellKey, Cells, Listed, StoredCell};
+use lockwood::store::intents::{IntentStore, create_slots};
+use lockwood::store::{Commit, Reader, Scan, Store, StoreError};
+use parking_lot::Mutex;
+
+use super::{Judged, objection};
+
+/// Cells that do something of their own once, when the first mark has been set.
+struct Meddled {
+    cells: Arc<MemoryCells>,
+    then: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Cells for Meddled {
+    fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
+        self.cells.read(key)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+        self.cells.scan(scan)
+    }
+
+    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+        self.cells.list(what)
+    }
+
+    fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
+        let marks = matches!(&cell, Some(Cell::Document(document)) if document.mark.is_some());
+        let outcome = self.cells.cas(key, expected, cell);
+        let then = if marks && outcome.is_ok() { self.then.lock().take() } else { None };
+        if let Some(then) = then {
+            then();
+        }
+        outcome
+    }
+}
+
+fn store<C: Cells>(cells: &Arc<C>, session: u64) -> IntentStore<C> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let session = SessionId(session);
+    let slots = create_slots(cells, &clock, session, 2).expect("cells in memory");
+    IntentStore::new(Arc::clone(cells), clock, session, slots)
+}
+
+fn content(byte: u8) -> Document {
+    Document::Content(Content { bytes: vec![byte].into() })
+}
+
+pub(super) fn judge() -> Judged {
+    let cells = Arc::new(MemoryCells::new());
+    let other = store(&cells, 2);
+    let (checked, written) = (Key::Content(Ino(2)), Key::Content(Ino(3)));
+    let start = Commit::new().put(checked.clone(), content(1)).put(written.clone(), content(1));
+    other.commit(&start).expect("nobody else is there");
+    let version = other.get(&checked).expect("cells in memory").expect("it was put").version;
+    let meddled = Arc::new(Meddled { cells, then: Mutex::default() });
+    let key = checked.clone();
+    *meddled.then.lock() = Some(Box::new(move || {
+        let _ = other.commit(&Commit::new().put(key, content(2))); // Whether it may is not this judge's affair.
+    }));
+    let own = store(&meddled, 1);
+    let commit = Commit::new().at(checked.clone(), version).put(written, content(2)).covered();
+    let outcome = own.commit(&commit);
+    let changed = own.get(&checked).expect("cells in memory").is_none_or(|now| now.version != version);
+    if outcome.is_ok() && changed {
+        return objection(1, "a commit took effect although what it checks had changed after its first mark");
+    }
+    Ok(1)
+}
