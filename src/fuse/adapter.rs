@@ -102,22 +102,10 @@ impl Adapter {
         }
     }
 
-    /// Does what may take long in a thread that serves no other requests; here only if too many such wait already.
+    /// Does what may take long in a thread that serves no other requests.
     fn aside(&self, work: impl FnOnce(&Self) + Send + 'static) {
-        let work = Arc::new(parking_lot::Mutex::new(Some(work)));
-        let (adapter, taken) = (self.clone(), Arc::clone(&work));
-        let job = move || {
-            let work = taken.lock().take();
-            if let Some(work) = work {
-                work(&adapter);
-            }
-        };
-        if !self.0.waiting.run(job) {
-            let work = work.lock().take();
-            if let Some(work) = work {
-                work(self);
-            }
-        }
+        let adapter = self.clone();
+        self.0.waiting.run_somewhere(move || work(&adapter));
     }
 
     /// Lets the kernel know before the reply that a file has lost privileges: nobody may run it with them afterwards.

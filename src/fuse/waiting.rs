@@ -64,6 +64,21 @@ impl WaitingRoom {
         true
     }
 
+    /// Runs `job` soon on a thread of its own, or here and now when too many wait already.
+    pub(super) fn run_somewhere(&self, job: impl FnOnce() + Send + 'static) {
+        let job = Arc::new(Mutex::new(Some(job)));
+        let again = Arc::clone(&job);
+        let once = move || {
+            let job = again.lock().take();
+            if let Some(job) = job {
+                job();
+            }
+        };
+        if !self.run(once.clone()) {
+            once();
+        }
+    }
+
     /// Waits until all jobs are done; no further one is taken.
     pub(super) fn close(&self) {
         let threads = {
