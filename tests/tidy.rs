@@ -13,7 +13,7 @@ const MAY_IMPORT: [(&str, &[&str]); 11] = [
     ("rules", &[]),
     ("document", &[]),
     ("store", &["ambient", "rules", "mounts", "document"]),
-    ("content", &["ambient", "rules"]),
+    ("content", &["ambient", "rules", "document", "store"]),
     ("lock", &["ambient", "rules", "document", "store"]),
     ("check", &["ambient", "rules", "document", "store", "content"]),
     ("namespace", &["ambient", "rules", "document", "store", "content", "lock"]),

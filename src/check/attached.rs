@@ -87,8 +87,11 @@ impl Judge<'_> {
             self.report.accuse(Rule::OrphanLeft, key, detail);
             return;
         }
+        let shared = matches!(self.inputs.mode, Mode::Shared { .. });
         let dead = match self.sessions.get(&session) {
             Some(None | Some(SessionState::Joining | SessionState::Live)) => return,
+            // It is accused itself, and whoever recovers it collects this.
+            Some(Some(SessionState::Fenced)) if shared => return,
             Some(Some(SessionState::Fenced)) => "fenced",
             Some(Some(SessionState::Recovered)) => "recovered",
             None if self.gap(Kind::Session) => return,
@@ -126,7 +129,7 @@ impl Judge<'_> {
 
     /// Called when all sessions have been read: judges those of the process that the check runs in.
     pub(super) fn own_sessions(&mut self) {
-        let Mode::Online { sessions } = self.inputs.mode else { return };
+        let (Mode::Online { sessions } | Mode::Shared { sessions }) = self.inputs.mode else { return };
         for session in sessions {
             let detail = match self.sessions.get(session) {
                 None if !self.gap(Kind::Session) => "the session of this mount is missing",

@@ -10,7 +10,7 @@ use std::io;
 
 use super::table::What;
 use super::{Judge, Mode, Phase, Rule};
-use crate::content::{BackingFiles, ContentError};
+use crate::content::{BackingFiles, CHUNK_BYTES, ContentError, Contents};
 use crate::document::{ContentPlace, Ino, Key, Kind, Version};
 use crate::store::{Reader, StoreError};
 
@@ -34,6 +34,11 @@ pub trait BackingList {
     /// # Errors
     /// The operating system's.
     fn file(&self, ino: Ino) -> io::Result<Option<BackingFile>>;
+
+    /// The size of the chunks of a store that keeps contents in chunks, in bytes.
+    fn chunk_bytes(&self) -> u64 {
+        CHUNK_BYTES
+    }
 }
 
 impl Judge<'_> {
@@ -75,15 +80,11 @@ impl Judge<'_> {
         };
         if self.inputs.mode != Mode::Offline {
             // A node that is there now may be about to name the file.
-            let named = match self.live() {
-                Some(live) => exists(live, &Key::Node(ino))? || exists(live, &Key::Orphan(ino))?,
-                None => true,
-            };
-            if named || look(list, ino)?.is_none() {
+            if self.is_there_now(&[Key::Node(ino), Key::Orphan(ino)])? || look(list, ino)?.is_none() {
                 return Ok(());
             }
         }
-        self.report.collect(ino, file.allocated, detail);
+        self.report.collect(format!("backing:{ino}"), file.allocated, detail);
         Ok(())
     }
 
@@ -103,6 +104,17 @@ impl Judge<'_> {
             self.report.accuse(Rule::BackingMissing, &Key::Node(ino), detail);
         }
         Ok(())
+    }
+
+    /// Whether any of these documents is there now, for all that is known under a mount.
+    pub(super) fn is_there_now(&self, keys: &[Key]) -> Result<bool, StoreError> {
+        let Some(live) = self.live() else { return Ok(true) };
+        for key in keys {
+            if exists(live, key)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn live(&self) -> Option<&dyn Reader> {
@@ -153,5 +165,26 @@ impl BackingList for BackingFiles {
         let Some(file) = self.find(ino.0).map_err(io::Error::other)? else { return Ok(None) };
         let blocks = file.allocated_blocks().map_err(io::Error::other)?;
         Ok(Some(BackingFile { allocated: blocks.saturating_mul(512) }))
+    }
+}
+
+/// Chunks are documents, and judged as those.
+impl BackingList for Contents {
+    fn inodes(&self, visit: &mut dyn FnMut(Ino)) -> io::Result<()> {
+        match self {
+            Self::Backing(files) => files.inodes(visit),
+            Self::Chunks(_) => Ok(()),
+        }
+    }
+
+    fn file(&self, ino: Ino) -> io::Result<Option<BackingFile>> {
+        match self {
+            Self::Backing(files) => BackingList::file(files, ino),
+            Self::Chunks(_) => Ok(None),
+        }
+    }
+
+    fn chunk_bytes(&self) -> u64 {
+        Self::chunk_bytes(self)
     }
 }

@@ -13,7 +13,8 @@
 //!    a loop once, with its members: `tree`.
 //! 4. Under a running mount the backing files are not of the instant of the snapshot: `backing` looks at the live
 //!    documents again before it accuses.
-//! 5. Thousands of violations must not eat the memory: [`report`].
+//! 5. On a store that many hosts share others are at work meanwhile, and what a dead one left is no damage: `shared`.
+//! 6. Thousands of violations must not eat the memory: [`report`].
 //!
 //! # The invariants
 #![doc = include_str!("invariants.md")]
@@ -24,6 +25,7 @@ mod entries;
 mod nodes;
 pub mod report;
 pub mod rule;
+mod shared;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -61,6 +63,11 @@ pub enum Mode<'a> {
     /// The check runs inside of the process that has the store mounted, once or several times.
     Online {
         /// The sessions of the process that has the store open, as of the instant of the documents.
+        sessions: &'a [SessionId],
+    },
+    /// Other hosts may have the store mounted too, and their sessions live. Who checks may have none.
+    Shared {
+        /// The sessions of the process that checks, as of the instant of the documents.
         sessions: &'a [SessionId],
     },
 }
@@ -108,6 +115,7 @@ pub fn run(inputs: &Inputs<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Re
         sessions: HashMap::new(),
         orphans_without_node: Vec::new(),
         group: entries::Group::default(),
+        leftovers: shared::Leftovers::default(),
         unreadable_entries: 0,
     };
     judge.documents()?;
@@ -139,6 +147,7 @@ struct Judge<'a> {
     /// In order.
     orphans_without_node: Vec<Ino>,
     group: entries::Group,
+    leftovers: shared::Leftovers,
     /// Entries that nobody can read: each may be the name that some node lacks.
     unreadable_entries: u64,
 }
@@ -163,7 +172,10 @@ impl<'a> Judge<'a> {
         self.end_of_group();
         self.scan(Kind::Content, Judge::content, None)?;
         let total = self.table.records.iter().map(|record| u64::from(record.xattrs)).sum();
-        self.scan(Kind::Xattr, Judge::xattr, Some(total))
+        self.scan(Kind::Xattr, Judge::xattr, Some(total))?;
+        self.scan(Kind::Chunk, Judge::chunk, None)?;
+        self.scan(Kind::Lock, Judge::lock, None)?;
+        self.leftovers()
     }
 
     /// Hands every document of a kind to `visit`; `None` for one that is there and cannot be read.

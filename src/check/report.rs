@@ -9,9 +9,8 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Rule;
-use crate::document::Ino;
 
-/// How many violations, and how many backing files without an owner, a report keeps; the others are counted only.
+/// How many violations, and how much garbage, a report keeps; the rest is counted only.
 pub const KEPT_MAX: usize = 10_000;
 
 /// One thing that is wrong.
@@ -27,14 +26,14 @@ pub struct Violation {
     pub advice: Option<&'static str>,
 }
 
-/// A backing file that nothing names. The next mount collects it.
+/// Something that nothing needs: a backing file, the chunks of an inode, or a lock. It is collected in time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Garbage {
-    /// The inode that it was made for.
-    pub ino: Ino,
+    /// `backing:INODE` or `chunk:INODE` for the bytes of an inode, or the document in the form that `lockwood get` takes.
+    pub document: String,
     /// The space that it takes, in bytes.
     pub allocated_bytes: u64,
-    /// Why nothing names it.
+    /// Why nothing needs it.
     pub detail: String,
 }
 
@@ -55,6 +54,10 @@ pub struct Counts {
     pub orphans: u64,
     /// Session documents.
     pub sessions: u64,
+    /// Chunks.
+    pub chunks: u64,
+    /// Lock documents.
+    pub locks: u64,
     /// Inodes with backing files.
     pub backing_files: u64,
     /// The space that these take, in bytes.
@@ -63,9 +66,9 @@ pub struct Counts {
     pub unreachable_directories: u64,
     /// Violations, those that the report does not keep included.
     pub violations: u64,
-    /// Backing files without an owner, those that the report does not keep included.
+    /// Pieces of garbage, those that the report does not keep included.
     pub garbage: u64,
-    /// The space that these take, in bytes.
+    /// The space that they take, in bytes.
     pub garbage_bytes: u64,
 }
 
@@ -76,7 +79,7 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// How often each rule is broken, those that `violations` does not keep included.
     pub by_rule: BTreeMap<Rule, u64>,
-    /// What the next mount collects: the first [`KEPT_MAX`].
+    /// What is collected in time: the first [`KEPT_MAX`].
     pub garbage: Vec<Garbage>,
     /// How much was looked at.
     pub counts: Counts,
@@ -107,12 +110,12 @@ impl Report {
         }
     }
 
-    /// Notes a backing file without an owner.
-    pub(super) fn collect(&mut self, ino: Ino, allocated_bytes: u64, detail: &str) {
+    /// Notes garbage.
+    pub(super) fn collect(&mut self, document: String, allocated_bytes: u64, detail: &str) {
         self.counts.garbage += 1;
         self.counts.garbage_bytes = self.counts.garbage_bytes.saturating_add(allocated_bytes);
         if self.garbage.len() < KEPT_MAX {
-            self.garbage.push(Garbage { ino, allocated_bytes, detail: detail.to_owned() });
+            self.garbage.push(Garbage { document, allocated_bytes, detail: detail.to_owned() });
         }
     }
 }

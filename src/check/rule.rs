@@ -75,6 +75,8 @@ rules! {
     ContentMissing = "content-missing", 5, Some(RESTORE);
     /// A content document is longer than the volume allows or than the file.
     ContentLength = "content-length", 5, None;
+    /// A chunk is empty or longer than chunks are.
+    ChunkLength = "chunk-length", 5, None;
     /// A file is larger than 2^63 - 1 bytes.
     FileSize = "file-size", 5, None;
     /// A node keeps its bytes in backing files, and there is none.

@@ -3,6 +3,7 @@
 mod damage;
 mod fixture;
 mod rules;
+mod shared;
 
 use super::table::{Table, What};
 use super::*;
@@ -58,7 +59,7 @@ fn backing_files_without_an_owner_are_garbage() {
     volume.backing.insert(7, BackingFile { allocated: 512 }); // An empty file's.
     let report = volume.check();
     assert!(report.is_clean());
-    assert_eq!(report.garbage.iter().map(|g| g.ino.0).collect::<Vec<_>>(), [7, 50]);
+    assert_eq!(report.garbage.iter().map(|g| &*g.document).collect::<Vec<_>>(), ["backing:7", "backing:50"]);
     assert_eq!((report.counts.garbage, report.counts.garbage_bytes), (2, 4608));
 }
 
@@ -74,7 +75,7 @@ fn online_the_live_documents_decide_about_backing_files() {
     volume.backing.insert(70, taken);
     let report = volume.check_with(&past);
     assert_eq!(report.violations, []);
-    assert_eq!(report.garbage.iter().map(|g| g.ino.0).collect::<Vec<_>>(), [70]);
+    assert_eq!(report.garbage.iter().map(|g| &*g.document).collect::<Vec<_>>(), ["backing:70"]);
 }
 
 #[test]

@@ -46,13 +46,21 @@ Locking is chosen here for good. `tree` is right unless you are comparing: the o
 
 Examples:
   lockwood format /var/lib/tree
-  lockwood format /var/lib/tree --locking global")]
+  lockwood format /var/lib/tree --locking global
+  lockwood format 'postgres://lockwood@db.example/lockwood?schema=tree'
+
+A password is better not in the URL but in the environment (LOCKWOOD_PASSWORD) or a file; see the docs
+of each engine. It is taken out of the arguments at once.")]
 pub(super) struct Format {
-    /// A directory that does not exist yet, or is empty
-    pub(super) store: PathBuf,
+    /// A directory that does not exist yet or is empty; or the URL of a volume on a server that many
+    /// hosts share: postgres://, redis:// or rediss:// (docs/postgresql.md, docs/redis.md)
+    pub(super) store: OsString,
     /// How renames lock; recorded in the volume
     #[arg(long, value_enum, default_value = "tree")]
     pub(super) locking: LockingArgument,
+    /// Take a server that forgets the volume when it restarts
+    #[arg(long)]
+    pub(super) allow_volatile: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -90,10 +98,17 @@ Options (-o, as in mount(8)):
   relatime, noatime      keep access times as relatime does (default), or not at all
   allow_other            let other users in (default for root); allow_root: root only
   lock_wait=SECONDS      how long a rename waits for locks before EBUSY (default 30)
-  threads=N              threads that serve requests (default by the number of cores)
+  threads=N              threads that serve requests (default by the number of cores; on a shared store 16)
   locking=STRATEGY       refuse a store that was formatted with another one: tree, document, global, version
   cache_size=MIB         memory for documents (default 64)
-  log=FILE               where the daemon logs to (default: the file `log` in the store)
+  log=FILE               where the daemon logs to (default: the file `log` in the store; of a shared
+  store: /var/log/lockwood/MOUNT-POINT.log, or $XDG_STATE_HOME/lockwood/)
+Of volumes that many hosts share:
+  cache_ttl=SECONDS      nothing that others may have changed is remembered for longer (default 1)
+  lease=SECONDS          without a sign of life others take this mount for dead (default 10)
+  hard, soft[=SECONDS]   how long an operation waits for a server that is away before it fails
+  (default hard: 60; soft: 5)
+  allow-volatile         take a server that forgets the volume when it restarts
 Options of /etc/fstab that are not for the file system (noauto, nofail, x-...) are ignored.
 
 Examples:
@@ -102,7 +117,7 @@ Examples:
   lockwood mount /var/lib/tree /mnt/one /mnt/two
   lockwood mount /var/lib/tree /mnt/tree --foreground")]
 pub(super) struct Mount {
-    /// The store
+    /// The store: a directory, or the URL of a volume that many hosts share
     pub(super) store: OsString,
     /// Directories, none of them within another
     #[arg(required = true, value_name = "MOUNT_POINT")]
@@ -150,7 +165,7 @@ Examples:
   lockwood locks /mnt/tree --watch=0.5 > locks.log
   lockwood locks /mnt/tree --json | jq '.[] | select(.waiters != [])'")]
 pub(super) struct Locks {
-    /// A mount point or a store
+    /// A mount point, a store, or the URL of a volume on a shared engine
     pub(super) target: PathBuf,
     /// Draw the part of the tree that is locked
     #[arg(long)]
@@ -168,7 +183,7 @@ pub(super) struct Locks {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  lockwood sessions /mnt/tree\n  lockwood sessions /var/lib/tree --json")]
 pub(super) struct Sessions {
-    /// A mount point or a store
+    /// A mount point, a store, or the URL of a volume on a shared engine
     pub(super) target: PathBuf,
     /// Print the sessions as a JSON array
     #[arg(long)]
@@ -249,7 +264,7 @@ Examples:
   lockwood get /mnt/tree entry:1:read%20me.txt
   lockwood get /mnt/tree lock:%2Fprojects")]
 pub(super) struct Get {
-    /// A mount point or a store
+    /// A mount point, a store, or the URL of a volume on a shared engine
     pub(super) target: PathBuf,
     /// Which document
     pub(super) document: String,
@@ -261,7 +276,7 @@ pub(super) struct Get {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  lockwood check /mnt/tree\n  lockwood check /var/lib/tree --json")]
 pub(super) struct Check {
-    /// A mount point or a store
+    /// A mount point, a store, or the URL of a volume on a shared engine
     pub(super) target: PathBuf,
     /// Print the whole report as JSON
     #[arg(long)]
@@ -272,7 +287,7 @@ pub(super) struct Check {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  lockwood status /mnt/tree --json")]
 pub(super) struct Status {
-    /// A mount point or a store
+    /// A mount point, a store, or the URL of a volume on a shared engine
     pub(super) target: PathBuf,
     /// Print as JSON
     #[arg(long)]

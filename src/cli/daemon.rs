@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use super::Failure;
+use super::place::Place;
 
 /// What is logged unless RUST_LOG says otherwise: our own news, and of the crates below only what goes wrong. That the
 /// kernel wants an answer no more, since the program was killed, is nothing wrong.
@@ -58,9 +59,30 @@ pub(super) fn ready() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-/// The log file of a store's daemon.
-pub(super) fn log_path(store: &Path, chosen: Option<PathBuf>) -> PathBuf {
-    chosen.unwrap_or_else(|| store.join("log"))
+/// The log file of a daemon: the one that was chosen, or else one in the store; for a shared store, which has no place of
+/// its own here, in the system's or the user's directory for logs, by its first mount point.
+pub(super) fn log_path(
+    place: &Place,
+    mount_points: &[PathBuf],
+    chosen: Option<PathBuf>,
+) -> Result<PathBuf, Failure> {
+    if let Some(chosen) = chosen {
+        return Ok(std::path::absolute(chosen)?);
+    }
+    if let Place::Directory(store) = place {
+        return Ok(std::path::absolute(store.join("log"))?);
+    }
+    let directory = if rustix::process::geteuid().is_root() {
+        PathBuf::from("/var/log/lockwood")
+    } else {
+        let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
+        let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home);
+        state.ok_or("there is neither XDG_STATE_HOME nor HOME: name a log with -o log=FILE")?.join("lockwood")
+    };
+    fs::create_dir_all(&directory).map_err(|e| format!("the directory {}: {e}", directory.display()))?;
+    let first = mount_points.first().map(std::path::absolute).transpose()?.unwrap_or_default();
+    let name = first.to_string_lossy().trim_matches('/').replace('/', "-");
+    Ok(directory.join(format!("{name}.log")))
 }
 
 /// Logs to `path` from here on, or to standard error.

@@ -8,6 +8,7 @@ mod commands;
 mod daemon;
 mod options;
 mod output;
+mod place;
 mod target;
 
 use std::ffi::OsString;
@@ -22,6 +23,11 @@ type Failure = Box<dyn std::error::Error>;
 
 /// Runs the command with the arguments of the process.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if let Some(failed) = place::hide_passwords(&arguments) {
+        eprintln!("lockwood: the password in the URL could not be hidden from other users: {failed}");
+        return ExitCode::FAILURE;
+    }
     let arguments = Arguments::parse_from(args::with_verb(arguments));
     let outcome = match &arguments.verb {
         Verb::Format(format) => commands::format::run(format),

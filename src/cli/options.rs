@@ -20,8 +20,15 @@ pub(super) struct Resolved {
     pub(super) acl: SessionACL,
     pub(super) settings: Settings,
     pub(super) tuning: Tuning,
-    pub(super) threads: usize,
+    /// As many threads serve requests, if a number was given.
+    threads: Option<usize>,
     pub(super) log: Option<PathBuf>,
+    /// On a store that other hosts use as well: nothing that they may have changed is remembered for longer.
+    pub(super) cache_ttl: Duration,
+    /// How long an operation waits for a shared engine that does not answer, before it fails.
+    pub(super) patience: Duration,
+    /// Whether a shared engine may be one that forgets.
+    pub(super) allow_volatile: bool,
     /// The strategy that the volume must have been formatted with, if one was named.
     pub(super) locking: Option<Locking>,
     /// Only the kernel's options of a tree that is mounted already are to be changed.
@@ -29,7 +36,8 @@ pub(super) struct Resolved {
 }
 
 const KNOWN: &str = "ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, relatime, noatime, \
-                     allow_other, allow_root, lock_wait=SECONDS, locking=STRATEGY, threads=N, cache_size=MIB, log=FILE";
+                     allow_other, allow_root, lock_wait=SECONDS, locking=STRATEGY, threads=N, cache_size=MIB, log=FILE; \
+                     and of shared stores: cache_ttl=SECONDS, lease=SECONDS, soft[=SECONDS], hard, allow-volatile";
 
 /// Options of /etc/fstab and mount(8) that are not for a file system, and those that the kernel lists in the mount table
 /// and mount(8) passes back when it remounts.
@@ -56,20 +64,31 @@ const IGNORED: [&str; 19] = [
 ];
 
 const THREADS_MAX: usize = 64;
+/// On a store that many hosts share.
+const THREADS_SHARED: usize = 16;
+
+/// How long operations wait for a shared engine that is away, unless told otherwise (`soft`).
+const PATIENCE_HARD: Duration = Duration::from_secs(60);
+const PATIENCE_SOFT: Duration = Duration::from_secs(5);
+
+const CACHE_TTL_MAX: Duration = Duration::from_secs(3600);
+const LEASE_MIN: Duration = Duration::from_secs(1);
+const LEASE_MAX: Duration = Duration::from_secs(600);
 
 impl Resolved {
     /// Resolves the options of one mount, later ones over earlier ones.
     pub(super) fn from_texts(texts: &[OsString], root: bool) -> Result<Self, Failure> {
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let mut resolved = Self {
             // As for any file system: root's mounts have devices and set-user-id programs unless it says otherwise.
             kernel_options: if root { vec![MountOption::Dev, MountOption::Suid] } else { Vec::new() },
             acl: if root { SessionACL::All } else { SessionACL::Owner },
             settings: Settings::default(),
             tuning: Tuning::default(),
-            // What waits for locks or the disk has threads of its own; more than cores only take each other's place.
-            threads: cores.clamp(2, 16),
+            threads: None,
             log: None,
+            cache_ttl: Duration::from_secs(1),
+            patience: PATIENCE_HARD,
+            allow_volatile: false,
             locking: None,
             remount: false,
         };
@@ -80,6 +99,17 @@ impl Resolved {
             }
         }
         Ok(resolved)
+    }
+
+    /// How many threads serve requests.
+    pub(super) fn threads(&self, shared: bool) -> usize {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        self.threads.unwrap_or(match shared {
+            // Each waits for the engine most of the time.
+            true => cores.max(THREADS_SHARED),
+            // What waits for locks or the disk has threads of its own; more than cores only take each other's place.
+            false => cores.clamp(2, 16),
+        })
     }
 
     fn apply(&mut self, option: &str) -> Result<(), Failure> {
@@ -126,11 +156,23 @@ impl Resolved {
                 })?;
                 self.locking = Some(named.into());
             }
-            ("threads", Some(value)) => self.threads = number(name, value, 1, THREADS_MAX)?,
+            ("threads", Some(value)) => self.threads = Some(number(name, value, 1, THREADS_MAX)?),
             ("cache_size", Some(value)) => {
                 self.tuning.document_cache_bytes = number(name, value, 1, 1 << 20)? as u64 * (1 << 20);
             }
             ("log", Some(value)) => self.log = Some(value.into()),
+            ("cache_ttl", Some(value)) => {
+                self.cache_ttl = duration(name, value, Duration::ZERO, CACHE_TTL_MAX)?;
+            }
+            ("lease", Some(value)) => {
+                self.settings.lease = duration(name, value, LEASE_MIN, LEASE_MAX)?;
+            }
+            ("hard", None) => self.patience = PATIENCE_HARD,
+            ("soft", None) => self.patience = PATIENCE_SOFT,
+            ("soft", Some(value)) => {
+                self.patience = duration(name, value, Duration::from_millis(100), CACHE_TTL_MAX)?;
+            }
+            ("allow-volatile", None) => self.allow_volatile = true,
             _ if IGNORED.contains(&name) || name.starts_with("x-") || name == "comment" => {}
             _ => return Err(format!("unknown mount option `{option}`; the options are {KNOWN}").into()),
         }
@@ -140,6 +182,13 @@ impl Resolved {
     fn kernel(&mut self, option: MountOption, opposite: &MountOption) {
         self.kernel_options.retain(|o| o != opposite && *o != option);
         self.kernel_options.push(option);
+    }
+}
+
+fn duration(name: &str, value: &str, least: Duration, most: Duration) -> Result<Duration, Failure> {
+    match seconds(value) {
+        Ok(length) if (least..=most).contains(&length) => Ok(length),
+        _ => Err(format!("option {name}={value}: from {least:?} to {most:?} is needed, in seconds").into()),
     }
 }
 
@@ -165,7 +214,8 @@ mod tests {
         assert!(!resolved.kernel_options.contains(&MountOption::RO));
         assert!(!resolved.kernel_options.contains(&MountOption::Suid));
         assert_eq!(resolved.settings.lock_wait, Duration::from_millis(1500));
-        assert_eq!(resolved.threads, 3);
+        assert_eq!((resolved.threads(false), resolved.threads(true)), (3, 3));
+        assert_eq!(resolve("").unwrap().threads(true), THREADS_SHARED);
     }
 
     #[test]
@@ -187,6 +237,9 @@ mod tests {
             "ro=1",
             "locking",
             "locking=none",
+            "cache_ttl=-1",
+            "lease=0.5",
+            "soft=x",
             "cache_size=99999999",
         ] {
             let error = resolve(bad).unwrap_err().to_string();

@@ -1,14 +1,22 @@
-//! What a verb is pointed at: a mount, or a store that is or is not mounted.
+//! What a verb is pointed at: a mount, a store that is or is not mounted, or a volume on a shared engine.
 
-use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fmt, io};
 
 use super::Failure;
+use super::place::{PATIENCE, Place};
+use crate::document::Volume;
 use crate::fuse::control;
 use crate::fuse::mount::FS_TYPE;
+use crate::lock::LockDocument;
+use crate::lock::shared::{Settings as LockSettings, lock_documents};
 use crate::mounts;
+use crate::store::Store;
+use crate::store::cells::documents::DocumentCells;
 use crate::store::embedded::layout::Layout;
 use crate::store::embedded::owner;
+use crate::store::engine::{self, EngineOptions};
 
 /// A mount or a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,11 +25,21 @@ pub(super) enum Target {
     Mount(PathBuf),
     /// A store that nobody has mounted.
     Store(PathBuf),
+    /// A volume that many hosts share, whoever has it mounted.
+    Shared(SharedVolume),
 }
+
+/// A volume on a shared engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SharedVolume(Place);
 
 impl Target {
     /// What `path` is. A store that is mounted counts as its mount.
     pub(super) fn find(path: &Path) -> Result<Self, Failure> {
+        let place = Place::parse(path.as_os_str())?;
+        if matches!(place, Place::Engine { .. }) {
+            return Ok(Self::Shared(SharedVolume(place)));
+        }
         if let Some(mount_point) = mount_of(path)? {
             return Ok(Self::Mount(mount_point));
         }
@@ -34,6 +52,30 @@ impl Target {
             Some(mount_point) => Self::Mount(mount_point),
             None => Self::Store(path.to_owned()),
         })
+    }
+}
+
+impl SharedVolume {
+    /// Opens the volume, as one of many who read it.
+    pub(super) fn open(&self) -> Result<(Arc<dyn Store>, Volume), Failure> {
+        let Place::Engine { url, password } = &self.0 else { return Err("no URL".into()) };
+        let options = EngineOptions { password: password.clone(), allow_volatile: true, patience: PATIENCE };
+        Ok(engine::open(url, options)?)
+    }
+
+    /// The lock documents of this moment, in the global order. Damaged ones are named on standard error.
+    pub(super) fn locks(&self) -> Result<Vec<LockDocument>, Failure> {
+        let (store, _) = self.open()?;
+        let all = lock_documents(&DocumentCells::new(store), LockSettings::default().id_bytes_max)?;
+        let readable =
+            |document: Result<LockDocument, _>| document.inspect_err(|e| eprintln!("lockwood: {e}")).ok();
+        Ok(all.into_iter().filter_map(readable).collect())
+    }
+}
+
+impl fmt::Display for SharedVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

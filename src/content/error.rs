@@ -1,10 +1,13 @@
 //! What can go wrong with content, by what the caller can do about it. Owns `ContentError` and the one place where the
-//! host's errors are sorted into its kinds. Imports nothing of Lockwood.
+//! host's errors are sorted into its kinds. Imports the store's errors.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+
+use crate::document::Key;
+use crate::store::{CommitError, StoreError};
 
 /// Why an operation on content failed.
 #[derive(Debug, Error)]
@@ -47,6 +50,12 @@ pub enum ContentError {
         /// The file with that name.
         path: PathBuf,
     },
+    /// Another host changes the same part of the file all the time; what was asked for may be done in part. Try again.
+    #[error("{0} has changed meanwhile")]
+    Conflict(Key),
+    /// The store that holds the content failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The host failed otherwise.
     #[error("{doing} {}: {source}", path.display())]
     Io {
@@ -57,6 +66,15 @@ pub enum ContentError {
         /// The host's error.
         source: io::Error,
     },
+}
+
+impl From<CommitError> for ContentError {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Conflict(key) => Self::Conflict(key),
+            CommitError::Store(error) => Self::Store(error),
+        }
+    }
 }
 
 impl ContentError {

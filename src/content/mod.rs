@@ -1,8 +1,9 @@
-//! The bytes of large files, in backing files beside the database of an embedded store. Small files live inline in
-//! documents and are not seen here. Owns the directory `STORE/content` and everything in it; may import only what needs
-//! no other layer of Lockwood.
+//! The bytes of large files: in backing files beside the database of an embedded store, or in [`chunks`], documents of a
+//! store that many hosts share. [`place`] is what the namespace sees of either. Small files live inline in documents and
+//! are not seen here. Owns the directory `STORE/content` and everything in it, and the documents of kind chunk. Imports
+//! `store` and `document`, for chunks alone.
 //!
-//! # Format
+//! # Format of backing files
 //!
 //! A file is cut into segments of 1 TiB ([`SEGMENT_BYTES`]). Segment 0 is `content/<shard>/<ino>` and segment *n* is
 //! `content/<shard>/<ino>.<n>`: the shard is the low byte of the inode as 2 hexadecimal digits, the inode has 16, and *n*
@@ -23,11 +24,13 @@
 //! One process owns the directory at a time; the store's lock sees to that.
 
 mod backing;
+mod chunks;
 mod copy;
 mod directory;
 mod error;
 mod host;
 mod names;
+mod place;
 mod ranges;
 #[cfg(test)]
 mod tests;
@@ -38,9 +41,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use backing::BackingFile;
+pub use chunks::{CHUNK_BYTES, ChunkFile, Chunks, View};
 pub use error::ContentError;
 pub use host::Space;
 pub use names::{MAX_SIZE, SEGMENT_BYTES};
+pub use place::{ContentFile, Contents};
 
 use directory::{Directory, make_directory};
 

@@ -32,12 +32,25 @@ pub enum Kind {
     Orphan,
     /// Sessions.
     Session,
+    /// Pieces of contents.
+    Chunk,
+    /// Locks.
+    Lock,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 7] =
-        [Self::Volume, Self::Node, Self::Entry, Self::Content, Self::Xattr, Self::Orphan, Self::Session];
+    pub const ALL: [Self; 9] = [
+        Self::Volume,
+        Self::Node,
+        Self::Entry,
+        Self::Content,
+        Self::Xattr,
+        Self::Orphan,
+        Self::Session,
+        Self::Chunk,
+        Self::Lock,
+    ];
 
     /// The name of the key space, also the first part of a key in text.
     pub fn name(self) -> &'static str {
@@ -49,6 +62,8 @@ impl Kind {
             Self::Xattr => "xattr",
             Self::Orphan => "orphan",
             Self::Session => "session",
+            Self::Chunk => "chunk",
+            Self::Lock => "lock",
         }
     }
 }
@@ -90,6 +105,10 @@ pub enum Key {
     Orphan(Ino),
     /// A session.
     Session(SessionId),
+    /// A piece of the content of an inode: which one, counted from 0.
+    Chunk(Ino, u64),
+    /// A lock document, by its id: printable ASCII without a colon.
+    Lock(Arc<str>),
 }
 
 impl Key {
@@ -103,6 +122,8 @@ impl Key {
             Self::Xattr(..) => Kind::Xattr,
             Self::Orphan(_) => Kind::Orphan,
             Self::Session(_) => Kind::Session,
+            Self::Chunk(..) => Kind::Chunk,
+            Self::Lock(_) => Kind::Lock,
         }
     }
 
@@ -118,6 +139,8 @@ impl Key {
                 bytes
             }
             Self::Xattr(ino, name) => [&ino.0.to_be_bytes()[..], name].concat(),
+            Self::Chunk(ino, index) => [ino.0.to_be_bytes(), index.to_be_bytes()].concat(),
+            Self::Lock(id) => id.as_bytes().to_vec(),
         }
     }
 
@@ -126,20 +149,30 @@ impl Key {
         if kind == Kind::Volume {
             return (bytes == VOLUME).then_some(Self::Volume);
         }
+        if kind == Kind::Lock {
+            return lock(std::str::from_utf8(bytes).ok()?);
+        }
         let (head, rest) = bytes.split_first_chunk::<8>()?;
         let ino = Ino(u64::from_be_bytes(*head));
         let key = match kind {
-            Kind::Volume => Self::Volume,
+            Kind::Volume | Kind::Lock => return None,
             Kind::Entry => Self::Entry(ino, Name::new(rest.get(8..)?).ok()?),
             Kind::Xattr => return Some(Self::Xattr(ino, rest.into())),
             Kind::Node => Self::Node(ino),
             Kind::Content => Self::Content(ino),
             Kind::Orphan => Self::Orphan(ino),
             Kind::Session => Self::Session(SessionId(ino.0)),
+            Kind::Chunk => Self::Chunk(ino, u64::from_be_bytes(*rest.first_chunk::<8>()?)),
         };
         // An entry must stand where its name belongs, everything else must end here.
         (key.encode() == bytes).then_some(key)
     }
+}
+
+/// The key of the lock document with this id, if it is one.
+fn lock(id: &str) -> Option<Key> {
+    let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
+    is_id.then(|| Key::Lock(id.into()))
 }
 
 /// The lowest encoded key that an entry of `parent` at or after `position` can have.
@@ -160,6 +193,8 @@ impl fmt::Display for Key {
             Self::Entry(parent, name) => write!(f, "{kind}:{parent}:{name}"),
             Self::Xattr(ino, name) => write!(f, "{kind}:{ino}:{}", text::encode(name)),
             Self::Session(id) => write!(f, "{kind}:{id}"),
+            Self::Chunk(ino, index) => write!(f, "{kind}:{ino}:{index}"),
+            Self::Lock(id) => write!(f, "{kind}:{id}"),
         }
     }
 }
@@ -180,6 +215,8 @@ impl std::str::FromStr for Key {
             ("orphan", None) => ino().map(Self::Orphan),
             ("session", None) => first.and_then(|t| t.parse().ok()).map(Self::Session).ok_or(KeyError),
             ("entry", Some(_)) => Ok(Self::Entry(ino()?, Name::new(&name()?).map_err(|_| KeyError)?)),
+            ("chunk", Some(index)) => Ok(Self::Chunk(ino()?, index.parse().map_err(|_| KeyError)?)),
+            ("lock", None) => first.and_then(lock).ok_or(KeyError),
             ("xattr", Some(_)) => Ok(Self::Xattr(ino()?, name()?.into())),
             _ => Err(KeyError),
         }
@@ -203,7 +240,7 @@ impl<'de> Deserialize<'de> for Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no such form of a document's name; the forms are volume, node:INODE, entry:PARENT:NAME, content:INODE, \
-     xattr:INODE:NAME, orphan:INODE, session:ID and lock:ID, with names URL-encoded"
+     xattr:INODE:NAME, chunk:INODE:INDEX, orphan:INODE, session:ID and lock:ID, with names URL-encoded"
 )]
 pub struct KeyError;
 
@@ -221,6 +258,8 @@ mod tests {
             any::<u64>().prop_map(|i| Key::Content(Ino(i))),
             any::<u64>().prop_map(|i| Key::Orphan(Ino(i))),
             any::<u64>().prop_map(|i| Key::Session(SessionId(i))),
+            any::<(u64, u64)>().prop_map(|(i, n)| Key::Chunk(Ino(i), n)),
+            "[%A-Za-z0-9._~=-]{1,40}".prop_map(|id| Key::Lock(id.into())),
             (any::<u64>(), name).prop_map(|(i, n)| Key::Entry(Ino(i), n)),
             (any::<u64>(), proptest::collection::vec(any::<u8>(), 1..40))
                 .prop_map(|(i, n)| Key::Xattr(Ino(i), n.into())),
@@ -244,9 +283,19 @@ mod tests {
 
     #[test]
     fn text_that_is_no_key() {
-        for bad in
-            ["", "node", "node:x", "node:1:2", "entry:1", "entry:1:", "entry:1:%2F", "lock:x", "volume:1"]
-        {
+        for bad in [
+            "",
+            "node",
+            "node:x",
+            "node:1:2",
+            "entry:1",
+            "entry:1:",
+            "entry:1:%2F",
+            "lock:",
+            "lock:a:b",
+            "chunk:1",
+            "volume:1",
+        ] {
             assert_eq!(bad.parse::<Key>(), Err(KeyError), "{bad}");
         }
     }

@@ -54,7 +54,8 @@ impl fmt::Display for Ino {
     }
 }
 
-/// The version of a document. It grows at every write of the document and is never handed out twice in one store.
+/// The version of a document. It changes at every write of the document and is never handed out twice in one store; it
+/// grows from one write to another that began after the first had returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version(pub u64);
 
@@ -83,6 +84,14 @@ pub struct Xattr {
     pub value: Arc<[u8]>,
 }
 
+/// A piece of the content of a regular file, on stores that keep contents in pieces of one size.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Chunk {
+    /// The bytes from the piece's beginning on; what the file has beyond them, up to its end, reads as zeros.
+    #[serde(with = "text::bytes")]
+    pub bytes: Arc<[u8]>,
+}
+
 /// Something to collect: an inode that lost its last name while it was open, or whose backing files are still to be
 /// removed. What stands here after a crash is collected at the next mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -91,7 +100,7 @@ pub struct Orphan {
     pub session: SessionId,
 }
 
-/// Any document that is stored. Lock documents live in the lock engine and have a type of their own there.
+/// Any document that is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Document {
@@ -109,6 +118,10 @@ pub enum Document {
     Orphan(Orphan),
     /// One mount (or one command) at work on the store.
     Session(Session),
+    /// A piece of the content of a file.
+    Chunk(Chunk),
+    /// A lock, on stores that many hosts share; the locks of an embedded store live in its daemon.
+    Lock(LockRecord),
 }
 
 impl Document {
@@ -122,6 +135,8 @@ impl Document {
             Self::Xattr(_) => Kind::Xattr,
             Self::Orphan(_) => Kind::Orphan,
             Self::Session(_) => Kind::Session,
+            Self::Chunk(_) => Kind::Chunk,
+            Self::Lock(_) => Kind::Lock,
         }
     }
 }

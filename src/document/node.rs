@@ -102,6 +102,15 @@ pub enum ContentPlace {
     Inline,
     /// In backing files beside the database.
     Backing,
+    /// In chunks, on stores that many hosts share.
+    Chunks,
+}
+
+impl ContentPlace {
+    /// Whether the bytes are outside of documents that are written together with the node.
+    pub fn is_apart(self) -> bool {
+        matches!(self, Self::Backing | Self::Chunks)
+    }
 }
 
 /// What a directory has beyond the common attributes.

@@ -235,7 +235,7 @@ impl Filesystem for Adapter {
             };
         }
         match self.namespace().attributes(Ino(ino.0)) {
-            Ok(node) => reply.attr(&FOREVER, &attr(Ino(ino.0), &node)),
+            Ok(node) => reply.attr(&self.0.cache.asked_ttl(), &attr(Ino(ino.0), &node)),
             Err(error) => reply.error(failed("getattr", ino)(error)),
         }
     }

@@ -56,7 +56,12 @@ fn content_errno(error: &ContentError) -> Errno {
         ContentError::NoSpace { .. } => Errno::ENOSPC,
         ContentError::TooLarge { .. } => Errno::EFBIG,
         ContentError::Unsupported { .. } => Errno::EOPNOTSUPP,
-        ContentError::WrongKind { .. } | ContentError::Foreign { .. } | ContentError::Io { .. } => Errno::EIO,
+        ContentError::Conflict(_) => Errno::EBUSY,
+        ContentError::Store(StoreError::NoSpace) => Errno::ENOSPC,
+        ContentError::WrongKind { .. }
+        | ContentError::Foreign { .. }
+        | ContentError::Io { .. }
+        | ContentError::Store(_) => Errno::EIO,
     }
 }
 

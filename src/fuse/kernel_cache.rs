@@ -28,6 +28,9 @@
 //!    always asks the daemon (FOPEN_DIRECT_IO). Maps alone have pages. These can be dropped only when nobody waits for
 //!    them to be read, so that is the work of a thread that serves no requests ([`Notices`]): a map sees what is written
 //!    elsewhere soon, not at once.
+//! 6. What other hosts change is told when it has happened, late, twice or never ([`Listener`]). So with other hosts nothing
+//!    that the kernel is given lasts longer than the cache's time to live, and names are let go of one by one by the
+//!    thread that may wait.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -36,6 +39,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use fuser::{FopenFlags, INodeNo, InitFlags, Notifier};
 use parking_lot::{Mutex, RwLock};
 
@@ -44,16 +48,23 @@ use super::notices::Notices;
 use crate::document::{Document, Ino, Key};
 use crate::namespace::Watcher;
 use crate::rules::{self, Rule};
-use crate::store::Write;
+use crate::store::{Listener, Notice, Write};
 
-/// Whether other mounts of this process change the same tree.
+/// Who else changes the same tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
+    /// Nobody.
     Alone,
+    /// Other mounts of this process.
     Several,
+    /// Other hosts, whose notices come late or never: nothing is kept for longer than this.
+    Hosts(Duration),
 }
 
 const SHARDS: usize = 64;
+
+/// Every change asks every other mount for each inode in it. The daemon itself gives out the numbers.
+type Known = HashMap<Ino, u64, RandomState>;
 
 /// Nobody waits longer until another kernel has let go of the names of a directory that was moved.
 const SETTLE_WAIT: Duration = Duration::from_millis(20);
@@ -62,7 +73,7 @@ const SETTLE_WAIT: Duration = Duration::from_millis(20);
 pub(super) struct KernelCache {
     sharing: Sharing,
     /// How often the kernel was given an inode and has not forgotten it. Empty in a mount alone.
-    known: [Mutex<HashMap<Ino, u64>>; SHARDS],
+    known: [Mutex<Known>; SHARDS],
     connection: RwLock<Option<Connection>>,
     pub(super) notices: Notices,
     /// A thread of its own, since it may have to wait for whoever renames.
@@ -104,14 +115,14 @@ impl KernelCache {
     /// From here on there is a kernel to tell, through `device`.
     pub(super) fn attach(&self, notifier: Notifier, device: OwnedFd) -> io::Result<()> {
         let has_epochs = next_epoch(&device).is_ok();
-        if self.sharing == Sharing::Several && !has_epochs {
+        if self.sharing != Sharing::Alone && !has_epochs {
             log::warn!(
                 "this kernel has no FUSE_NOTIFY_INC_EPOCH (Linux 6.16): it may keep no names while several mount \
                  points are served, and asks for each every time"
             );
         }
         self.notices.start(notifier.clone())?;
-        if self.sharing == Sharing::Several {
+        if self.sharing != Sharing::Alone {
             self.names.start(notifier.clone())?;
         }
         *self.connection.write() = Some(Connection { notifier, device, has_epochs });
@@ -129,20 +140,36 @@ impl KernelCache {
     pub(super) fn capabilities(&self) -> InitFlags {
         match self.sharing {
             Sharing::Alone => InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO,
-            Sharing::Several => InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            Sharing::Several | Sharing::Hosts(_) => InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         }
     }
 
     /// How long the kernel may keep what it is told of a name.
     pub(super) fn name_ttl(&self) -> Duration {
-        let kept = self.sharing == Sharing::Alone
-            || self.connection.read().as_ref().is_some_and(|connection| connection.has_epochs);
-        if kept { FOREVER } else { Duration::ZERO }
+        let has_epochs = || self.connection.read().as_ref().is_some_and(|connection| connection.has_epochs);
+        match self.sharing {
+            Sharing::Alone => FOREVER,
+            Sharing::Several if has_epochs() => FOREVER,
+            Sharing::Several => Duration::ZERO,
+            Sharing::Hosts(ttl) => ttl,
+        }
+    }
+
+    /// How long the kernel may keep the attributes that it asked for by GETATTR, which notices reach.
+    pub(super) fn asked_ttl(&self) -> Duration {
+        match self.sharing {
+            Sharing::Alone | Sharing::Several => FOREVER,
+            Sharing::Hosts(ttl) => ttl,
+        }
     }
 
     /// How long the kernel may keep attributes that come with an answer to something else than GETATTR.
     pub(super) fn attribute_ttl(&self) -> Duration {
-        if self.sharing == Sharing::Alone { FOREVER } else { Duration::ZERO }
+        match self.sharing {
+            Sharing::Alone => FOREVER,
+            Sharing::Several => Duration::ZERO,
+            Sharing::Hosts(ttl) => ttl,
+        }
     }
 
     /// With what a file is opened.
@@ -150,12 +177,14 @@ impl KernelCache {
         match self.sharing {
             Sharing::Alone => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
             Sharing::Several => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
+            // A close is the moment from which others see what was written.
+            Sharing::Hosts(_) => FopenFlags::FOPEN_DIRECT_IO,
         }
     }
 
     /// Whether the end of a file that the kernel knows may be an old one, when it appends.
     pub(super) fn end_may_be_old(&self) -> bool {
-        self.sharing == Sharing::Several
+        self.sharing != Sharing::Alone
     }
 
     /// How often this kernel was told of a change through another mount.
@@ -165,7 +194,7 @@ impl KernelCache {
 
     /// The kernel is about to be given an inode: called before the reply is sent.
     pub(super) fn give(&self, ino: Ino) {
-        if self.sharing == Sharing::Several {
+        if self.sharing != Sharing::Alone {
             *self.shard(ino).lock().entry(ino).or_default() += 1;
         }
     }
@@ -180,7 +209,7 @@ impl KernelCache {
         }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, u64>> {
+    fn shard(&self, ino: Ino) -> &Mutex<Known> {
         &self.known[(ino.0 % SHARDS as u64) as usize]
     }
 }
@@ -231,6 +260,25 @@ impl Watcher for KernelCache {
 
     fn knows(&self, ino: Ino) -> bool {
         ino == Ino::ROOT || self.shard(ino).lock().contains_key(&ino)
+    }
+}
+
+impl Listener for KernelCache {
+    fn notice(&self, notice: Notice) {
+        let Notice::Changed { keys, .. } = notice else { return }; // What is old ends by itself, soon.
+        let guard = self.connection.read();
+        let Some(connection) = &*guard else { return };
+        for key in keys {
+            match key {
+                Key::Entry(directory, name) if self.knows(directory) => self.names.name(directory, name),
+                Key::Node(ino) if self.knows(ino) => {
+                    connection.attributes(ino);
+                    self.notices.content(ino);
+                }
+                _ => continue,
+            }
+            self.told.fetch_add(1, Relaxed);
+        }
     }
 }
 

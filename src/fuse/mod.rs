@@ -17,6 +17,7 @@ mod kernel_cache;
 pub mod mount;
 mod notices;
 mod points;
+mod source;
 mod stop;
 mod waiting;
 

@@ -14,29 +14,30 @@ use super::attach;
 use super::control::{Control, MountFacts};
 use super::kernel_cache::{KernelCache, Sharing};
 use super::points;
+use super::source::OpenSource;
 use super::stop::{Served, Stopper};
 use super::waiting::WaitingRoom;
 use crate::ambient;
-use crate::content::{BackingFiles, ContentError};
-use crate::document::Locking;
-use crate::namespace::{Namespace, NamespaceError, SessionInfo, Settings, Watcher};
-use crate::store::StoreError;
-use crate::store::embedded::open::{OpenError, OpenVolume};
+use crate::content::ContentError;
+use crate::document::{Locking, SessionId};
+use crate::namespace::{NamespaceError, SessionInfo, Settings, Watcher};
+use crate::store::embedded::open::OpenError;
 use crate::store::embedded::{Tuning, owner};
+use crate::store::engine::EngineError;
+use crate::store::{Listener, Notice, StoreError};
+
+pub use super::source::Source;
 
 /// The type of our mounts in the mount table.
 pub use crate::mounts::FS_TYPE;
 
-/// As many backing files are kept open.
-const BACKING_FILES_OPEN: usize = 512;
-
 /// What to mount, where and how.
 #[derive(Clone, Debug)]
 pub struct MountRequest {
-    /// The store, exactly as it was given.
+    /// The store as it was given, but for a password.
     pub store: String,
-    /// Where that is, whatever becomes of the working directory.
-    pub store_path: PathBuf,
+    /// What that is, whatever becomes of the working directory.
+    pub source: Source,
     /// The mount points; at each of them the kernel sees a file system of its own.
     pub mount_points: Vec<PathBuf>,
     /// Options for the kernel.
@@ -82,6 +83,9 @@ pub enum MountError {
     /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The volume on a shared engine cannot be opened.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
     /// The backing files cannot be opened.
     #[error(transparent)]
     Content(#[from] ContentError),
@@ -114,7 +118,7 @@ pub enum MountError {
 /// A tree that is mounted, at one place or several, and waits to be served.
 pub struct Mounted {
     trees: Vec<Tree>,
-    volume: OpenVolume,
+    source: OpenSource,
 }
 
 /// One mount.
@@ -130,34 +134,32 @@ struct Tree {
 /// # Errors
 /// [`MountError`]; nothing is left mounted or open then.
 pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
-    let root = request.store_path.as_path();
-    let mount_points = points::usable(&request.mount_points, root)?;
-    let mut volume = OpenVolume::open(root, &mount_points, request.tuning)?;
-    let formatted = volume.volume.locking;
+    let mount_points = points::usable(&request.mount_points, request.source.directory())?;
+    let mut source = request.source.open(&mount_points, request.tuning)?;
+    let formatted = source.volume().locking;
     if let Some(asked) = request.locking.filter(|asked| *asked != formatted) {
         // Not closed, where it was not before: the next mount still has to recover.
-        if !volume.crashed() {
-            volume.close()?;
+        if !source.crashed() {
+            source.close()?;
         }
         return Err(MountError::OtherLocking { store: request.store.clone(), formatted, asked });
     }
-    let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
-    let all = begin(request, &mount_points, &volume, backing)?;
-    volume.recovered()?;
+    let all = begin(request, &mount_points, &source)?;
+    source.recovered()?;
     let mut trees: Vec<Tree> = Vec::new();
     for (shared, mount_point) in all.iter().zip(&mount_points) {
         match start_session(request, mount_point, shared) {
             Ok(session) => {
                 trees.push(Tree { session, shared: Arc::clone(shared), mount_point: mount_point.clone() });
             }
-            Err(source) => {
+            Err(refused) => {
                 detach_all(trees);
                 for shared in all {
                     shared.namespace.end()?;
                 }
-                volume.close()?;
-                let hint = hint(&source);
-                return Err(MountError::Kernel { path: mount_point.clone(), source, hint });
+                source.close()?;
+                let hint = hint(&refused);
+                return Err(MountError::Kernel { path: mount_point.clone(), source: refused, hint });
             }
         }
     }
@@ -167,15 +169,14 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
         };
         first.shared.namespace.watch(trees.iter().map(watcher).collect());
     }
-    Ok(Mounted { trees, volume })
+    Ok(Mounted { trees, source })
 }
 
 /// Begins a session for each mount point.
 fn begin(
     request: &MountRequest,
     mount_points: &[PathBuf],
-    volume: &OpenVolume,
-    backing: BackingFiles,
+    source: &OpenSource,
 ) -> Result<Vec<Arc<Shared>>, MountError> {
     let texts: Vec<String> = mount_points.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     let info = |mount_point: &String| SessionInfo {
@@ -187,7 +188,7 @@ fn begin(
     let mut all: Vec<Arc<Shared>> = Vec::new();
     for (mount_point, text) in mount_points.iter().zip(&texts) {
         let namespace = match all.first() {
-            None => Namespace::begin(volume.store.clone(), backing.clone(), request.settings, info(text))?,
+            None => source.begin(request.settings, info(text))?,
             Some(first) => first.namespace.beside(info(text))?,
         };
         let facts = MountFacts {
@@ -199,20 +200,46 @@ fn begin(
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
         };
-        let sharing = if mount_points.len() > 1 { Sharing::Several } else { Sharing::Alone };
-        all.push(Arc::new(Shared {
+        let sharing = match source.cache_ttl() {
+            Some(ttl) => Sharing::Hosts(ttl),
+            None if mount_points.len() > 1 => Sharing::Several,
+            None => Sharing::Alone,
+        };
+        let shared = Arc::new(Shared {
             namespace,
             control: Control::new(facts),
             waiting: WaitingRoom::new(),
             cache: Arc::new(KernelCache::new(sharing)),
             mounts: OnceLock::new(),
             requests: AtomicU64::new(0),
-        }));
+        });
+        if source.cache_ttl().is_some() {
+            let session = shared.namespace.session();
+            shared
+                .namespace
+                .store()
+                .listen(Arc::new(ToldByOthers { session, cache: Arc::clone(&shared.cache) }))?;
+        }
+        all.push(shared);
     }
     for shared in &all {
         let _ = shared.mounts.set(all.iter().map(Arc::downgrade).collect()); // It was empty.
     }
     Ok(all)
+}
+
+/// Tells a kernel what others have changed.
+struct ToldByOthers {
+    session: SessionId,
+    cache: Arc<KernelCache>,
+}
+
+impl Listener for ToldByOthers {
+    fn notice(&self, notice: Notice) {
+        if !matches!(notice, Notice::Changed { by: Some(session), .. } if session == self.session) {
+            self.cache.notice(notice);
+        }
+    }
 }
 
 /// Takes away what was attached before something went wrong.
@@ -269,28 +296,28 @@ impl Mounted {
     /// # Errors
     /// [`MountError`], the first; the store is recovered by the next mount then.
     pub fn serve(self) -> Result<(), MountError> {
-        let Self { trees, volume } = self;
+        let Self { trees, source } = self;
         let served: Vec<_> = trees.iter().map(|tree| Served::at(tree.mount_point.clone())).collect();
         let stopper = Stopper::start(served.clone());
-        let volume = Arc::new(Mutex::new(volume));
+        let source = Arc::new(Mutex::new(source));
         let mut threads = Vec::new();
         let mut outcomes = Vec::new();
         let mut pairs = trees.into_iter().zip(served);
         let first = pairs.next();
         for (tree, served) in pairs {
-            let volume = Arc::clone(&volume);
+            let source = Arc::clone(&source);
             let path = tree.mount_point.clone();
-            let thread = ambient::spawn("lockwood-mount", move || tree.serve(&served, &volume));
+            let thread = ambient::spawn("lockwood-mount", move || tree.serve(&served, &source));
             threads.push(thread.map_err(|source| MountError::Serving { path, source })?);
         }
-        outcomes.extend(first.map(|(tree, served)| tree.serve(&served, &volume)));
+        outcomes.extend(first.map(|(tree, served)| tree.serve(&served, &source)));
         // A panic ends the process before it could be seen here.
         outcomes.extend(threads.into_iter().filter_map(|thread| thread.join().ok()));
         if let Some(stopper) = stopper {
             stopper.finish();
         }
         // The last handle to the store must be the volume's when that gives it up.
-        let closed = Arc::into_inner(volume).map_or(Ok(()), |volume| volume.into_inner().close());
+        let closed = Arc::into_inner(source).map_or(Ok(()), |source| source.into_inner().close());
         outcomes.into_iter().collect::<Result<(), _>>()?;
         Ok(closed?)
     }
@@ -298,7 +325,7 @@ impl Mounted {
 
 impl Tree {
     /// Serves one mount to its end, and ends its session.
-    fn serve(self, served: &Served, volume: &Mutex<OpenVolume>) -> Result<(), MountError> {
+    fn serve(self, served: &Served, source: &Mutex<OpenSource>) -> Result<(), MountError> {
         let Self { session, shared, mount_point } = self;
         let outcome = session.run();
         served.end();
@@ -308,7 +335,7 @@ impl Tree {
         let ended = shared.namespace.end();
         drop(shared);
         log::info!("{} is unmounted", mount_point.display());
-        let noted = volume.lock().unmounted(&mount_point);
+        let noted = source.lock().unmounted(&mount_point);
         outcome.map_err(|source| MountError::Serving { path: mount_point, source })?;
         ended?;
         Ok(noted?)

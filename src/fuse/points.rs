@@ -11,11 +11,13 @@ use crate::mounts;
 ///
 /// # Errors
 /// Names the mount point that is missing, taken, given twice, within another one or above the store.
-pub(super) fn usable(paths: &[PathBuf], store: &Path) -> Result<Vec<PathBuf>, MountError> {
+pub(super) fn usable(paths: &[PathBuf], store: Option<&Path>) -> Result<Vec<PathBuf>, MountError> {
     let mut found: Vec<PathBuf> = Vec::new();
     for path in paths {
         let point = usable_mount_point(path)?;
-        refuse_store_below(&point, store)?;
+        if let Some(store) = store {
+            refuse_store_below(&point, store)?;
+        }
         for other in &found {
             let cause = if *other == point {
                 "it is given twice".to_owned()

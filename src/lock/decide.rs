@@ -15,9 +15,13 @@
 
 pub mod one;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
+
+use foldhash::fast::RandomState;
 
 use super::error::{Blocked, HeldBy};
 use super::id::LockId;
@@ -126,11 +130,30 @@ impl Op {
 }
 
 /// All locks that are held and all operations that hold or wait; nothing else is kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+///
+/// A rename looks each of its locks up three times, however many others are held, so these are hash tables. Nothing
+/// iterates over them but [`State::locks`] and [`State::ops`], which sort; so no decision depends on their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    locks: BTreeMap<LockId, Lock>,
-    ops: BTreeMap<OpId, Op>,
+    locks: HashMap<LockId, Lock, RandomState>,
+    ops: HashMap<OpId, Op, RandomState>,
     closed: bool,
+}
+
+impl Hash for State {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let State { locks, ops, closed } = self;
+        (locks.len(), ops.len(), closed).hash(hasher);
+        self.locks().for_each(|lock| lock.hash(hasher));
+        self.ops().for_each(|op| op.hash(hasher));
+    }
+}
+
+/// What a table holds, in the order of the keys.
+fn sorted<K: Ord, V>(table: &HashMap<K, V, RandomState>) -> impl Iterator<Item = (&K, &V)> {
+    let mut entries: Vec<(&K, &V)> = table.iter().collect();
+    entries.sort_unstable_by_key(|(key, _)| *key);
+    entries.into_iter()
 }
 
 impl State {
@@ -149,8 +172,7 @@ impl State {
             }
             Event::Expire => self.expire(now, commands),
             Event::DropSession { session } => {
-                let (first, last) = (OpId { session, number: 0 }, OpId { session, number: u64::MAX });
-                let of_session = self.ops.range(first..=last);
+                let of_session = self.ops().filter(|(id, _)| id.session == session);
                 let leaves = |op: &Op| op.waits_for().is_none() || holds(Rule::DroppedSessionLeavesQueues);
                 let leaving: Vec<OpId> = of_session.filter(|(_, op)| leaves(op)).map(|(id, _)| *id).collect();
                 self.remove(&leaving, now, commands);
@@ -167,7 +189,7 @@ impl State {
 
     /// The locks, in the global order.
     pub fn locks(&self) -> impl Iterator<Item = (&LockId, &Lock)> {
-        self.locks.iter()
+        sorted(&self.locks)
     }
 
     /// One lock; `None` if nobody holds it.
@@ -182,7 +204,17 @@ impl State {
 
     /// The operations that hold or wait, in the order of their ids.
     pub fn ops(&self) -> impl Iterator<Item = (&OpId, &Op)> {
-        self.ops.iter()
+        sorted(&self.ops)
+    }
+
+    /// How many locks are held.
+    pub fn locks_len(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// How many operations hold or wait.
+    pub fn ops_len(&self) -> usize {
+        self.ops.len()
     }
 
     fn acquire(&mut self, op: OpId, wanted: Op, now: Nanos, commands: &mut Vec<Command>) {
@@ -240,7 +272,7 @@ impl State {
 
     /// The operations that wait and for which `wanted` is true.
     fn waiting(&self, wanted: impl Fn(&Op) -> bool) -> Vec<OpId> {
-        let found = self.ops.iter().filter(|(_, op)| op.waits_for().is_some() && wanted(op));
+        let found = self.ops().filter(|(_, op)| op.waits_for().is_some() && wanted(op));
         found.map(|(id, _)| *id).collect()
     }
 
@@ -256,11 +288,11 @@ impl State {
         for id in leaving {
             let Some(op) = self.ops.remove(id) else { continue };
             if let Some(entry) = op.waits_for() {
-                self.settle(&entry.id, None, now, &mut granted);
+                self.settle(entry.id.clone(), None, now, &mut granted);
             }
             // Leaf to root: who is let in at an ancestor then finds the rest free.
-            for entry in op.held().iter().rev() {
-                self.settle(&entry.id, Some(*id), now, &mut granted);
+            for entry in op.set.into_entries().into_iter().take(op.held).rev() {
+                self.settle(entry.id, Some(*id), now, &mut granted);
             }
         }
         for id in granted {
@@ -269,8 +301,9 @@ impl State {
     }
 
     /// Releases a lock for `holder`, if given; lets in whom the rules let in; keeps nothing of a lock that is idle.
-    fn settle(&mut self, id: &LockId, holder: Option<OpId>, now: Nanos, granted: &mut Vec<OpId>) {
-        let Some(lock) = self.locks.get_mut(id) else { return };
+    fn settle(&mut self, id: LockId, holder: Option<OpId>, now: Nanos, granted: &mut Vec<OpId>) {
+        let Entry::Occupied(mut found) = self.locks.entry(id) else { return };
+        let lock = found.get_mut();
         if let Some(holder) = holder {
             lock.release(holder);
         }
@@ -281,7 +314,7 @@ impl State {
             granted.push(next);
         }
         if lock.is_idle() {
-            self.locks.remove(id);
+            found.remove();
         }
     }
 

@@ -208,6 +208,10 @@ fn check_name(name: &[u8]) -> Result<(), &'static str> {
 /// Bytes as one line of text for people: what is not UTF-8 is replaced, control characters are escaped.
 fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
+    // Nearly every path, and every rename describes two.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return text.into_owned();
+    }
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         if character.is_control() {

@@ -76,6 +76,11 @@ impl LockSet {
     pub fn entries(&self) -> &[LockEntry] {
         &self.entries
     }
+
+    /// The same, to be taken apart.
+    pub(super) fn into_entries(self) -> Vec<LockEntry> {
+        self.entries
+    }
 }
 
 /// Refuses what no strategy can allow: to rename the root, or to move a directory below itself.

@@ -15,10 +15,11 @@ mod fence;
 mod guard;
 mod revoke;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use serde::Serialize;
 
 use super::decide::{Command, Event, Nanos, State};
@@ -87,8 +88,9 @@ struct Inner {
     last_number: u64,
     /// The threads that wait.
     parked: BTreeMap<OpId, Parked>,
-    /// The fences of the operations that have begun and not ended.
-    fences: BTreeMap<OpId, Arc<Fence>>,
+    /// The fences of the operations that have begun and not ended: for who revokes, since each operation has its own in
+    /// hand. Nothing iterates over them.
+    fences: HashMap<OpId, Arc<Fence>, RandomState>,
     /// Sessions that are granted nothing any more.
     closed: BTreeSet<SessionId>,
     /// Empty between two calls; kept for its capacity.
@@ -131,13 +133,13 @@ impl LockTable {
         let now = self.shared.now();
         let mut inner = self.shared.inner.lock();
         match inner.start(request, now, now) {
-            (op, Some(Outcome::Expired(blocked))) => {
+            (op, _, Some(Outcome::Expired(blocked))) => {
                 inner.fences.remove(&op);
                 drop(inner);
                 log::trace!("operation {op}: {blocked}");
                 Err(LockError::WouldBlock(blocked))
             }
-            (op, outcome) => self.finish(inner, op, outcome),
+            (op, fence, outcome) => self.finish(inner, op, fence, outcome),
         }
     }
 
@@ -153,7 +155,7 @@ impl LockTable {
     pub fn acquire(&self, request: Request, deadline: Instant) -> Result<Guard, LockError> {
         let started = self.shared.now();
         let mut inner = self.shared.inner.lock();
-        let (op, outcome) = inner.start(request, self.shared.at(deadline), started);
+        let (op, fence, outcome) = inner.start(request, self.shared.at(deadline), started);
         let outcome = match outcome {
             Some(outcome) => Some(outcome),
             None => {
@@ -164,7 +166,7 @@ impl LockTable {
                 outcome
             }
         };
-        self.finish(inner, op, outcome)
+        self.finish(inner, op, fence, outcome)
     }
 
     /// Forgets a session: releases what it holds and ends its waits with [`LockError::SessionDropped`]. The caller has
@@ -211,8 +213,7 @@ impl LockTable {
     /// What the table has done so far.
     pub fn counters(&self) -> Counters {
         let inner = self.shared.inner.lock();
-        let operations = inner.state.ops().count() as u64;
-        let locks = inner.state.locks().count() as u64;
+        let (operations, locks) = (inner.state.ops_len() as u64, inner.state.locks_len() as u64);
         Counters { operations, locks, ..inner.counters }
     }
 
@@ -236,11 +237,10 @@ impl LockTable {
         &self,
         mut inner: MutexGuard<'_, Inner>,
         op: OpId,
+        fence: Arc<Fence>,
         outcome: Option<Outcome>,
     ) -> Result<Guard, LockError> {
-        if matches!(outcome, Some(Outcome::Granted))
-            && let Some(fence) = inner.fences.get(&op).map(Arc::clone)
-        {
+        if matches!(outcome, Some(Outcome::Granted)) {
             drop(inner);
             let guard = Guard::new(Arc::clone(&self.shared), op, fence);
             return match guard.lost() {
@@ -248,14 +248,12 @@ impl LockTable {
                 Some(revoked) => Err(revoked),
             };
         }
-        let fence = inner.fences.remove(&op);
+        inner.fences.remove(&op);
         drop(inner);
         Err(match outcome {
             Some(Outcome::Expired(blocked)) => LockError::TimedOut(blocked),
             Some(Outcome::Closed) => LockError::Closed,
-            Some(Outcome::Cancelled) => {
-                fence.and_then(|fence| fence.revoked()).unwrap_or(LockError::SessionDropped)
-            }
+            Some(Outcome::Cancelled) => fence.revoked().unwrap_or(LockError::SessionDropped),
             // Without an outcome the operation is not known to the state, which forgets only what it was told to.
             _ => LockError::SessionDropped,
         })
@@ -284,16 +282,22 @@ impl Shared {
 
 impl Inner {
     /// Begins an operation. Without an outcome, it waits.
-    fn start(&mut self, request: Request, deadline: Nanos, now: Nanos) -> (OpId, Option<Outcome>) {
+    fn start(
+        &mut self,
+        request: Request,
+        deadline: Nanos,
+        now: Nanos,
+    ) -> (OpId, Arc<Fence>, Option<Outcome>) {
         self.last_number += 1;
         let Request { session, set, operation } = request;
         let op = OpId { session, number: self.last_number };
+        let fence = Arc::new(Fence::new());
         if self.closed.contains(&session) {
-            return (op, Some(Outcome::Closed));
+            return (op, fence, Some(Outcome::Closed));
         }
-        self.fences.insert(op, Arc::new(Fence::new()));
+        self.fences.insert(op, Arc::clone(&fence));
         let outcome = self.apply(Event::Acquire { op, set, operation, deadline }, now, Some(op));
-        (op, outcome)
+        (op, fence, outcome)
     }
 
     /// Applies an event and wakes those whose wait it ended. What it decided about `own`, which does not wait yet, is

@@ -1,7 +1,8 @@
-//! Removing what nothing names any more: the documents and backing files of inodes that have lost their last name.
+//! Removing what nothing names any more: the documents, backing files and chunks of inodes that have lost their last name.
 //!
-//! Documents go in the commit that takes the last name, or the last close. Backing files go after it, in a thread of
-//! their own, since removing a large file takes long. Until then an orphan document says what is still to be removed.
+//! Documents go in the commit that takes the last name, or the last close. Backing files and chunks go after it, in a
+//! thread of their own, since removing a large file takes long. Until then an orphan document says what is still to be
+//! removed.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -11,11 +12,11 @@ use parking_lot::Mutex;
 
 use super::Result;
 use crate::ambient;
-use crate::content::BackingFiles;
+use crate::content::Contents;
 use crate::document::{Body, ContentPlace, Ino, Key, Node};
 use crate::store::{Commit, Range, Scan, Start, Store, StoreError};
 
-/// Removes backing files in the background.
+/// Removes backing files and chunks in the background.
 pub struct Collector {
     worker: Worker,
     queue: Mutex<Option<Sender<Task>>>,
@@ -30,7 +31,8 @@ enum Task {
 #[derive(Clone)]
 struct Worker {
     store: Arc<dyn Store>,
-    backing: BackingFiles,
+    /// As nobody's session changes them: only what no node speaks of is removed here, for ever, whoever is asked to.
+    contents: Contents,
 }
 
 /// Adds to `commit` everything that goes with an inode: its node, its inline content and its attributes.
@@ -51,14 +53,14 @@ pub(super) fn delete_inode(store: &dyn Store, ino: Ino, node: &Node, mut commit:
     Ok(commit)
 }
 
-/// Whether the inode has bytes in backing files.
-pub(super) fn has_backing(node: &Node) -> bool {
-    matches!(&node.body, Body::Regular(regular) if regular.place == ContentPlace::Backing)
+/// Whether the inode has bytes in backing files or chunks.
+pub(super) fn is_apart(node: &Node) -> bool {
+    matches!(&node.body, Body::Regular(regular) if regular.place.is_apart())
 }
 
 impl Collector {
-    pub(super) fn start(store: Arc<dyn Store>, backing: BackingFiles) -> Result<Self> {
-        let worker = Worker { store, backing };
+    pub(super) fn start(store: Arc<dyn Store>, contents: Contents) -> Result<Self> {
+        let worker = Worker { store, contents };
         let (sender, receiver) = mpsc::channel();
         let thread = {
             let worker = worker.clone();
@@ -74,12 +76,12 @@ impl Collector {
         Ok(Self { worker, queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Removes the backing files of an inode that has no node any more, soon.
-    pub(super) fn remove_backing(&self, ino: Ino) {
+    /// Removes the backing files or chunks of an inode that has no node any more, soon.
+    pub(super) fn remove_content(&self, ino: Ino) {
         self.send(Task::Remove(ino));
     }
 
-    /// Looks for backing files that a crash left without a node, and removes them, soon.
+    /// Looks for backing files or chunks that a crash left without a node, and removes them, soon.
     pub(super) fn sweep(&self) {
         self.send(Task::Sweep);
     }
@@ -100,7 +102,7 @@ impl Collector {
             store.commit(&delete_inode(store, ino, &node, commit)?)?;
             store.sync()?;
         }
-        self.worker.backing.remove(ino.0)?;
+        self.worker.contents.remove(ino.0)?;
         store.commit(&Commit::new().delete(Key::Orphan(ino)))?;
         Ok(())
     }
@@ -142,25 +144,25 @@ impl Worker {
     }
 
     fn remove(&self, ino: Ino) -> Result<()> {
-        self.backing.remove(ino.0)?;
+        self.contents.remove(ino.0)?;
         self.store.commit(&Commit::new().delete(Key::Orphan(ino)))?;
         Ok(())
     }
 
-    /// A crash between making a backing file and naming it leaves a file that no node speaks of. Such a file is empty of
-    /// promises: its inode number belongs to a node with other content, or to none.
+    /// A crash between making a backing file, or chunks, and naming it leaves what no node speaks of. Such a file is empty
+    /// of promises: its inode number belongs to a node with other content, or to none.
     fn sweep(&self) -> Result<()> {
         let mut removed = 0;
-        for ino in self.backing.list() {
+        for ino in self.contents.list() {
             let ino = Ino(ino?);
             let node = self.store.node(ino)?;
             let wanted = node.is_some() || self.store.get(&Key::Orphan(ino))?.is_some();
             if !wanted {
-                self.backing.remove(ino.0)?;
+                self.contents.remove(ino.0)?;
                 removed += 1;
             }
         }
-        log::info!("swept {removed} backing files that nothing names");
+        log::info!("swept the contents of {removed} inodes that nothing names");
         Ok(())
     }
 }

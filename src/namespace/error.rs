@@ -73,9 +73,19 @@ pub enum NamespaceError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The backing files failed.
+    /// The contents of large files failed, otherwise than by the store or a conflict.
     #[error(transparent)]
-    Content(#[from] ContentError),
+    Content(ContentError),
+}
+
+impl From<ContentError> for NamespaceError {
+    fn from(error: ContentError) -> Self {
+        match error {
+            ContentError::Conflict(key) => Self::Conflict(key),
+            ContentError::Store(error) => Self::Store(error),
+            other => Self::Content(other),
+        }
+    }
 }
 
 impl From<CommitError> for NamespaceError {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::content::BackingFile;
+use crate::content::ContentFile;
 use crate::document::Ino;
 use crate::store::NodeRef;
 
@@ -50,9 +50,9 @@ pub(super) struct Life {
 /// What is known of the content while the inode is in use.
 #[derive(Default)]
 pub(super) struct Io {
-    /// The backing file, once it was needed.
-    pub(super) backing: Option<Arc<BackingFile>>,
-    /// Whether the backing file is known to hold nothing beyond the node's size.
+    /// The bytes that are apart from the node, once they were needed.
+    pub(super) file: Option<ContentFile>,
+    /// Whether they are known to hold nothing beyond the node's size.
     pub(super) trimmed: bool,
 }
 

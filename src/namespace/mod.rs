@@ -11,6 +11,7 @@
 //! 4. No byte is shown that was not written, whatever crashes when: [`ops::write`].
 //! 5. A listing shows what is there throughout exactly once: [`ops::readdir`].
 //! 6. A session that was declared dead changes nothing more, whatever it was doing: [`gate`].
+//!    On a store that many hosts use, sessions say that they live, and clean up after those that do not: [`membership`].
 //! 7. Several mounts of one process change one tree, and each sees at once what the others changed: [`peers`].
 //! 8. Access control lists, whose masks and defaults are the server's part: [`acl`].
 
@@ -19,6 +20,7 @@ mod collect;
 mod error;
 mod gate;
 mod inodes;
+mod membership;
 mod numbers;
 pub mod ops;
 mod peers;
@@ -33,9 +35,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::ambient;
-use crate::content::BackingFiles;
+use crate::content::Contents;
 use crate::document::{Ino, Node, SessionId, Timestamp, Version, Volume};
-use crate::lock::LockTable;
+use crate::lock::Locks;
 use crate::store::{Commit, NodeRef, Store};
 
 pub use collect::Collector;
@@ -45,6 +47,7 @@ pub use session::{Fenced, SessionInfo};
 
 use gate::Gate;
 use inodes::InodeTable;
+use membership::Membership;
 use numbers::InodeNumbers;
 use peers::Peers;
 
@@ -87,11 +90,16 @@ pub struct Settings {
     pub lock_wait: Duration,
     /// Whether reads keep the access time, as `relatime` of mount(8) does.
     pub relatime: bool,
+    /// How long others wait for a sign of life of this session before they declare it dead, on a store that they share.
+    pub lease: Duration,
 }
+
+/// See [`Settings::lease`]; the design's default.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { lock_wait: crate::lock::DEFAULT_WAIT, relatime: true }
+        Self { lock_wait: crate::lock::DEFAULT_WAIT, relatime: true, lease: DEFAULT_LEASE }
     }
 }
 
@@ -105,8 +113,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(5);
 /// A mounted tree. The mounts of one process have a namespace each, and share what is behind an `Arc`.
 pub struct Namespace {
     store: Arc<dyn Store>,
-    backing: BackingFiles,
-    locks: LockTable,
+    contents: Contents,
+    locks: Locks,
+    /// On a store that other hosts use as well.
+    membership: Option<Membership>,
     session: SessionId,
     gate: Arc<Gate>,
     volume: Volume,
@@ -124,8 +134,8 @@ pub struct Namespace {
 pub type Found = (Ino, NodeRef);
 
 impl Namespace {
-    /// The lock table, for what shows or steers locks.
-    pub fn locks(&self) -> &LockTable {
+    /// The locks, for what shows or steers them.
+    pub fn locks(&self) -> &Locks {
         &self.locks
     }
 
@@ -134,9 +144,9 @@ impl Namespace {
         &*self.store
     }
 
-    /// The backing files, for what judges them.
-    pub fn backing(&self) -> &BackingFiles {
-        &self.backing
+    /// The bytes of large files, for what judges them.
+    pub fn contents(&self) -> &Contents {
+        &self.contents
     }
 
     /// The session of this mount.
@@ -153,7 +163,10 @@ impl Namespace {
     fn commit(&self, commit: &Commit) -> Result<Version> {
         let version = {
             let _pass = self.gate.enter()?;
-            self.store.commit(commit)?
+            match &self.membership {
+                None => self.store.commit(commit)?,
+                Some(membership) => membership.commit(&*self.store, commit)?,
+            }
         };
         self.peers.tell(self.session, &commit.writes);
         Ok(version)

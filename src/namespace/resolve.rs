@@ -73,7 +73,14 @@ impl Namespace {
         if let Some(found) = self.store.node(entry.ino)? {
             return Ok(found);
         }
-        match self.entry(key)? {
+        // Either may have been an old one that was remembered.
+        self.store.forget(&[key.clone(), Key::Node(entry.ino)]);
+        let now = self.entry(key)?;
+        if let Some(found) = self.store.node(entry.ino)?.filter(|_| now.is_some_and(|(_, now)| now == entry))
+        {
+            return Ok(found);
+        }
+        match now {
             Some((_, now)) if now == entry => Err(StoreError::Damaged {
                 key: Key::Node(entry.ino).to_string(),
                 cause: format!("it is missing, and {key} leads to it"),
@@ -104,7 +111,10 @@ impl Namespace {
             let key = Key::Entry(here.parent, name.clone());
             match self.entry(&key)? {
                 Some((version, entry)) if entry.ino == ino => links.push(Link { ino, key, version, name }),
-                _ => return Err(NamespaceError::Conflict(key)),
+                _ => {
+                    self.store.forget(&[Key::Node(ino), key.clone()]);
+                    return Err(NamespaceError::Conflict(key));
+                }
             }
             ino = here.parent;
             if links.len() > DEPTH_MAX {

@@ -17,13 +17,14 @@ use parking_lot::Mutex;
 use super::collect::Collector;
 use super::gate::Gate;
 use super::inodes::InodeTable;
+use super::membership::Membership;
 use super::numbers::InodeNumbers;
 use super::peers::{Peers, Watcher};
 use super::{Namespace, NamespaceError, Result, Settings};
 use crate::ambient;
-use crate::content::BackingFiles;
+use crate::content::Contents;
 use crate::document::{Document, Key, Kind, Orphan, Session, SessionId, SessionState, Version, Volume};
-use crate::lock::{Broken, LockTable};
+use crate::lock::{Broken, LockTable, Locks};
 use crate::store::{Commit, Range, Reader, Store, StoreError, for_each};
 
 /// What a session says of itself.
@@ -54,17 +55,19 @@ pub struct Fenced {
 const LEASE_MS: u64 = 10_000;
 
 impl Namespace {
-    /// Begins a session on `store`, and first recovers what dead sessions left.
+    /// Begins a session on `store`, and first recovers what dead sessions left. `contents` says where the bytes of large
+    /// files are: in backing files, or in chunks of the same store.
     ///
     /// # Errors
     /// When the store fails, or holds no volume.
     pub fn begin(
         store: Arc<dyn Store>,
-        backing: BackingFiles,
+        contents: impl Into<Contents>,
         settings: Settings,
         info: SessionInfo,
     ) -> Result<Self> {
-        let collector = Collector::start(Arc::clone(&store), backing.clone())?;
+        let contents = contents.into();
+        let collector = Collector::start(Arc::clone(&store), contents.clone())?;
         let dead = dead_sessions(&*store)?;
         if !dead.is_empty() {
             recover(&*store, &collector, &dead)?;
@@ -76,8 +79,9 @@ impl Namespace {
         Ok(Self {
             numbers: InodeNumbers::new(Arc::clone(&store), Arc::clone(&gate)),
             store,
-            backing,
-            locks: LockTable::new(),
+            contents: contents.by(session),
+            locks: Locks::Table(LockTable::new()),
+            membership: None,
             session,
             gate,
             volume,
@@ -90,21 +94,65 @@ impl Namespace {
         })
     }
 
+    /// Begins a session on a store that other hosts use as well.
+    ///
+    /// # Errors
+    /// When the store fails, or holds no volume.
+    pub fn join(
+        store: Arc<dyn Store>,
+        contents: impl Into<Contents>,
+        settings: Settings,
+        info: SessionInfo,
+    ) -> Result<Self> {
+        let contents = contents.into();
+        let collector = Arc::new(Collector::start(Arc::clone(&store), contents.clone())?);
+        let volume = begin_epoch_among_others(&*store)?;
+        let (membership, locks) = Membership::join(&store, &collector, info, settings.lease, volume.epoch)?;
+        let peers = Peers::default();
+        peers.live().push(membership.id());
+        let gate = Arc::<Gate>::default();
+        Ok(Self {
+            numbers: InodeNumbers::new(Arc::clone(&store), Arc::clone(&gate)),
+            store,
+            contents: contents.by(membership.id()),
+            locks,
+            session: membership.id(),
+            membership: Some(membership),
+            gate,
+            volume,
+            settings,
+            inodes: Arc::new(InodeTable::new()),
+            splits: Arc::default(),
+            collector,
+            peers: Arc::new(peers),
+            opens: Mutex::default(),
+        })
+    }
+
     /// Begins a further session of this process on the same store.
     ///
     /// # Errors
     /// When the store fails.
     pub fn beside(&self, info: SessionInfo) -> Result<Self> {
         let mut live = self.peers.live();
-        let (session, volume) = begin_session(&*self.store, info)?;
+        let (session, volume, membership, locks) = if self.is_shared() {
+            let volume = begin_epoch_among_others(&*self.store)?;
+            let (membership, locks) =
+                Membership::join(&self.store, &self.collector, info, self.settings.lease, volume.epoch)?;
+            (membership.id(), volume, Some(membership), locks)
+        } else {
+            let (session, volume) = begin_session(&*self.store, info)?;
+            (session, volume, None, self.locks.clone())
+        };
         live.push(session);
         drop(live);
         let gate = Arc::<Gate>::default();
         Ok(Self {
             numbers: InodeNumbers::new(Arc::clone(&self.store), Arc::clone(&gate)),
             store: Arc::clone(&self.store),
-            backing: self.backing.clone(),
-            locks: self.locks.clone(),
+            contents: self.contents.by(session),
+            locks,
+            membership,
             session,
             gate,
             volume,
@@ -148,10 +196,12 @@ impl Namespace {
             }
             None => {
                 self.collector.finish();
-                !orphans(&*self.store)?.is_empty()
+                self.membership.is_none() && !orphans(&*self.store)?.is_empty()
             }
         };
-        if left {
+        if let Some(membership) = &self.membership {
+            membership.leave(&*self.store, &self.collector)?;
+        } else if left {
             // The document stays behind and tells the next mount to collect.
             log::warn!("files without a name were open to the end; the next mount collects them");
         } else {
@@ -177,7 +227,11 @@ impl Namespace {
             "session {} was fenced {by}: its mount changes nothing any more; unmount and mount again",
             self.session
         );
-        let broken = self.locks.revoke_session(self.session, by);
+        let table = match (&self.locks, &self.membership) {
+            (Locks::Table(table), None) => table,
+            _ => return self.fence_other(self.session, by),
+        };
+        let broken = table.revoke_session(self.session, by);
         self.set_state(SessionState::Fenced)?;
         let recovered = !self.has_orphans()?;
         if recovered {
@@ -187,9 +241,27 @@ impl Namespace {
         Ok(Fenced { before: false, recovered, broken })
     }
 
-    /// Whether the session was declared dead.
+    /// Declares a session of any host dead, and cleans up after it, on a store that other hosts use as well. When this has
+    /// returned, nothing of that session takes effect any more, and its locks are free.
+    ///
+    /// # Errors
+    /// When the store fails; whoever sees the session next goes on with it.
+    pub fn fence_other(&self, session: SessionId, by: &Arc<str>) -> Result<Fenced> {
+        if let Some(membership) = &self.membership {
+            log::warn!("session {session} was fenced {by}");
+            membership.fence(&*self.store, &self.collector, session)?;
+        }
+        Ok(Fenced { before: false, recovered: true, broken: Vec::new() })
+    }
+
+    /// Whether other hosts use the store as well.
+    pub fn is_shared(&self) -> bool {
+        self.membership.is_some()
+    }
+
+    /// Whether the session was declared dead, as far as it knows.
     pub fn is_fenced(&self) -> bool {
-        self.gate.is_closed()
+        self.gate.is_closed() || self.membership.as_ref().is_some_and(Membership::is_fenced)
     }
 
     /// Writes the session's document; not through the gate, since a fenced session has one too.
@@ -292,6 +364,18 @@ fn begin_epoch(store: &dyn Store) -> Result<Volume> {
         Commit::new().at(Key::Volume, stored.version).put(Key::Volume, Document::Volume(volume.clone()));
     store.commit(&commit)?;
     Ok(volume)
+}
+
+/// As [`begin_epoch`], where others may begin one at the same time.
+fn begin_epoch_among_others(store: &dyn Store) -> Result<Volume> {
+    const TRIES: u32 = 1000;
+    for _ in 0..TRIES {
+        match begin_epoch(store) {
+            Err(NamespaceError::Conflict(_)) => std::thread::sleep(super::PAUSE_MAX),
+            other => return other,
+        }
+    }
+    Err(NamespaceError::Contended { attempts: TRIES, key: Key::Volume })
 }
 
 fn dead_sessions(store: &dyn Store) -> Result<Vec<Key>> {

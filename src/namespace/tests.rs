@@ -1,4 +1,5 @@
-//! The promises of the namespace, one test each, over the memory engine and backing files in a temporary directory.
+//! The promises of the namespace, one test each, over the memory engine: here with backing files in a temporary directory,
+//! and once more, in `over_chunks`, with chunks in the engine itself.
 //!
 //! Every test ends with a check of the whole volume, under the mount and after it: see [`world::World::finish`].
 
@@ -9,6 +10,7 @@ mod fenced;
 mod grown;
 mod links;
 mod listing;
+mod over_chunks;
 mod races;
 mod renames;
 mod strategies;
@@ -17,3 +19,14 @@ mod unlinked;
 mod waiting;
 mod world;
 mod xattrs;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::content::{BackingFiles, Contents};
+use crate::store::Store;
+
+/// Where the tests beside this one keep the bytes of large files.
+fn contents(_: &Arc<dyn Store>, dir: &Path) -> Contents {
+    BackingFiles::create(&dir.join("content"), 8).unwrap().into()
+}

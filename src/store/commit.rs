@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::StoreError;
-use crate::document::{Document, Ino, Key, NodeDelta, Stored, Version, Volume};
+use crate::document::{Document, Ino, Key, NodeDelta, SessionId, SessionState, Stored, Version, Volume};
 
 /// What must still hold at the instant of the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +90,9 @@ pub struct Commit {
     /// returned; a session that dies loses these locks only after its intents are settled. Engines that change one
     /// document at a time then need not mark it. The others make no difference.
     pub covered: bool,
+    /// The session that makes the change, on engines that many hosts share: it is refused unless the session's document
+    /// says, at the instant of the change, that it is live.
+    pub session: Option<SessionId>,
 }
 
 impl Commit {
@@ -111,8 +114,9 @@ impl Commit {
     /// nor what only changes documents that are there; it passes when the disk is full, so that room can be made.
     pub fn grows(&self) -> bool {
         let removes = |write: &Write| matches!(write, Write::Delete(Key::Entry(..)));
-        let adds =
-            |write: &Write| matches!(write, Write::Put(Key::Entry(..) | Key::Content(_) | Key::Xattr(..), _));
+        let adds = |write: &Write| {
+            matches!(write, Write::Put(Key::Entry(..) | Key::Content(_) | Key::Xattr(..) | Key::Chunk(..), _))
+        };
         self.writes.iter().any(adds) && !self.writes.iter().any(removes)
     }
 
@@ -122,6 +126,7 @@ impl Commit {
         let variable = |write: &Write| match write {
             Write::Put(_, Document::Content(content)) => content.bytes.len() as u64,
             Write::Put(_, Document::Xattr(xattr)) => xattr.value.len() as u64,
+            Write::Put(_, Document::Chunk(chunk)) => chunk.bytes.len() as u64,
             _ => 0,
         };
         self.writes.iter().map(|write| DOCUMENT_BYTES + variable(write)).sum()
@@ -139,6 +144,19 @@ impl Commit {
     pub fn covered(mut self) -> Self {
         self.covered = true;
         self
+    }
+
+    /// Says which session makes the change.
+    #[must_use]
+    pub fn by(mut self, session: SessionId) -> Self {
+        self.session = Some(session);
+        self
+    }
+
+    /// Whether the session that makes the change may; `stored` is what stands under its key.
+    pub fn may_be_made(&self, stored: Option<&Stored>) -> bool {
+        self.session.is_none()
+            || matches!(stored.map(|s| &*s.document), Some(Document::Session(s)) if s.state == SessionState::Live)
     }
 
     /// Adds a check that `key` has `version`.

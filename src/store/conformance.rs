@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used)] // A test: an engine that fails has failed it.
 #![allow(clippy::panic)]
 
+mod threads;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Check, Commit, CommitError, Range, Scan, ScanItem, Start, Store, StoreError, for_each};
 use crate::document::{
-    Body, Content, Directory, Document, Entry, EntryPosition, FileKind, Ino, Key, Kind, Locking, Name, Node,
-    NodeDelta, Orphan, SessionId, Timestamp, Version, Volume, Xattr,
+    Body, Chunk, Content, ContentPlace, Directory, Document, Entry, EntryPosition, FileKind, Ino, Key, Kind,
+    LockClaim, LockMode, LockRecord, Locking, Name, Node, NodeDelta, Orphan, Regular, Session, SessionId,
+    SessionState, Timestamp, Version, Volume, Xattr,
 };
 
 /// Makes an empty store.
@@ -17,9 +19,10 @@ pub type Factory<'a> = &'a dyn Fn() -> Box<dyn Store>;
 
 type Test = fn(&dyn Store);
 
-const IN_ONE_THREAD: [(&str, Test); 12] = [
+const IN_ONE_THREAD: [(&str, Test); 16] = [
     ("what was put is got", put_and_get),
     ("versions change at every write and never go back", versions_grow),
+    ("all that a commit writes has the version that it returns", one_version_a_commit),
     ("a failed check changes nothing", all_or_nothing),
     ("each kind of check", checks),
     ("a commit of checks alone, and one that locks cover", checks_alone),
@@ -27,14 +30,19 @@ const IN_ONE_THREAD: [(&str, Test); 12] = [
     ("a merge into nothing conflicts", merge_into_nothing),
     ("a directory is scanned in the order of positions, in pages", scan_directory),
     ("ranges end where they should", ranges_are_separate),
+    ("several documents are got at once", get_many),
+    ("every kind of document survives", every_kind),
+    ("a session that is not live changes nothing", only_the_live_change),
     ("a snapshot stays", snapshot_stays),
     ("a stopped store takes no change", stopped),
     ("many documents change at once", many_documents),
 ];
 
-const IN_MANY_THREADS: [(&str, Test); 2] = [
-    ("concurrent commits of one counter lose nothing", no_lost_update),
-    ("concurrent merges conflict with nobody", merges_at_once),
+const IN_MANY_THREADS: [(&str, Test); 4] = [
+    ("concurrent commits of one counter lose nothing", threads::no_lost_update),
+    ("concurrent merges conflict with nobody", threads::merges_at_once),
+    ("of two commits that each check what the other writes one fails", threads::no_write_skew),
+    ("changes are told to who listens", threads::changes_are_told),
 ];
 
 /// Runs the whole suite.
@@ -129,6 +137,26 @@ fn put_and_get(store: &dyn Store) {
     store.commit(&Commit::new().delete(key.clone())).unwrap();
     assert_eq!(store.get(&key).unwrap(), None);
     store.commit(&Commit::new().delete(key)).unwrap();
+}
+
+fn one_version_a_commit(store: &dyn Store) {
+    if !store.capabilities().one_version {
+        return; // Over cells each document has a version of its own.
+    }
+    put(store, node(1), directory(0));
+    put(store, node(9), directory(0));
+    let (merged, key) = (Ino(9), |index| Key::Chunk(Ino(7), index));
+    let commit = Commit::new().put(node(1), directory(1)).put(node(3), directory(2));
+    let commit = commit.merge(Key::Node(merged), NodeDelta { children: 1, ..NodeDelta::default() });
+    let chunk = || Document::Chunk(Chunk { bytes: Arc::from(&b"bytes"[..]) });
+    let version = store.commit(&commit.absent(key(0)).put(key(0), chunk()).put(key(1), chunk())).unwrap();
+    for key in [node(1), node(3), node(9), key(0), key(1)] {
+        assert_eq!(store.get(&key).unwrap().unwrap().version, version, "{key}");
+    }
+    // Whoever writes them checks them all under that version.
+    let check =
+        Commit::new().at(key(0), version).at(key(1), version).at(node(1), version).put(key(0), chunk());
+    store.commit(&check).unwrap();
 }
 
 fn versions_grow(store: &dyn Store) {
@@ -274,6 +302,137 @@ fn ranges_are_separate(store: &dyn Store) {
     assert_eq!(seen, 3);
 }
 
+fn get_many(store: &dyn Store) {
+    let version = put(store, node(2), directory(2));
+    put(store, Key::Content(Ino(2)), content(7));
+    let found = store.get_many(&[node(1), Key::Content(Ino(2)), node(2), node(2)]).unwrap();
+    assert!(found[0].is_none() && found[1].as_ref().is_some_and(|c| *c.document == content(7)));
+    assert!(found[2..].iter().all(|n| n.as_ref().is_some_and(|n| n.version == version)));
+    assert!(store.get_many(&[]).unwrap().is_empty());
+}
+
+fn session(state: SessionState) -> Document {
+    Document::Session(Session {
+        id: SessionId(u64::MAX - 5),
+        host: "a host".to_owned(),
+        boot_id: "a boot".to_owned(),
+        pid: u32::MAX,
+        mount_point: "/mnt/\u{fc}\u{2028} %".to_owned(),
+        started: Timestamp { sec: -1, nsec: 999_999_999 },
+        lease_ms: 10_000,
+        heartbeat: u64::MAX,
+        epoch: 3,
+        intents: u16::MAX,
+        operations_below: u64::MAX,
+        state,
+    })
+}
+
+/// One document of each kind, and of each body and place, at the ends of what its fields can hold.
+fn documents() -> Vec<(Key, Document)> {
+    let bytes: Arc<[u8]> = (0..=255).collect();
+    let Document::Node(plain) = directory(0) else { unreachable!("a directory is a node") };
+    let far = Timestamp { sec: i64::MAX, nsec: 999_999_999 };
+    let long_ago = Timestamp { sec: i64::MIN, nsec: 1 };
+    let regular = |place| Body::Regular(Regular { size: i64::MAX as u64, blocks: u64::MAX >> 1, place });
+    let any_name = Name::new(&(1..=255).filter(|b| *b != b'/').collect::<Vec<u8>>()).unwrap();
+    let mut bodies = [ContentPlace::Empty, ContentPlace::Inline, ContentPlace::Backing, ContentPlace::Chunks]
+        .map(regular)
+        .to_vec();
+    bodies.extend([
+        Body::Directory(Directory { parent: Ino(9), name: Some(any_name.clone()), children: 1 << 40 }),
+        Body::Symlink { target: bytes.clone() },
+        Body::Fifo,
+        Body::Socket,
+        Body::CharDevice { rdev: u32::MAX },
+        Body::BlockDevice { rdev: 0 },
+    ]);
+    let id = SessionId(u64::MAX - 5);
+    let claim = |operation, mode| LockClaim {
+        session: id,
+        operation,
+        mode,
+        purpose: "rename /a to /\u{fc}".into(),
+        since_ns: u64::MAX >> 1,
+    };
+    let lock = LockRecord {
+        path: b"/a/\xff".to_vec(),
+        holders: vec![claim(1, LockMode::Shared), claim(u64::MAX, LockMode::Shared)],
+        waiters: vec![claim(3, LockMode::Exclusive)],
+    };
+    let mut all = vec![
+        (Key::Entry(Ino(1 << 61), any_name), entry(u64::MAX >> 1)),
+        (Key::Content(Ino(9)), Document::Content(Content { bytes: Arc::clone(&bytes) })),
+        (Key::Content(Ino(10)), Document::Content(Content { bytes: [][..].into() })),
+        (Key::Chunk(Ino(9), u64::MAX >> 17), Document::Chunk(Chunk { bytes: Arc::clone(&bytes) })),
+        (Key::Xattr(Ino(9), bytes[1..].into()), Document::Xattr(Xattr { value: Arc::clone(&bytes) })),
+        (Key::Orphan(Ino(9)), Document::Orphan(Orphan { session: id })),
+        (Key::Session(id), session(SessionState::Joining)),
+        (Key::Lock("%2Fa%2F%FF".into()), Document::Lock(lock)),
+    ];
+    for (ino, body) in (20..).zip(bodies) {
+        let node = Node {
+            mode: 0o7777,
+            uid: u32::MAX,
+            gid: u32::MAX - 1,
+            nlink: u32::MAX,
+            atime: far,
+            mtime: long_ago,
+            xattrs: 1000,
+            body,
+            ..plain.clone()
+        };
+        all.push((Key::Node(Ino(ino)), Document::Node(node)));
+    }
+    all
+}
+
+fn every_kind(store: &dyn Store) {
+    let all = documents();
+    let commit = all.iter().fold(Commit::new(), |commit, (key, document)| {
+        commit.absent(key.clone()).put(key.clone(), document.clone())
+    });
+    let version = store.commit(&commit).unwrap();
+    for (key, document) in &all {
+        let stored = store.get(key).unwrap().unwrap();
+        let expected = if store.capabilities().one_version { version } else { stored.version };
+        assert_eq!((stored.version, &*stored.document), (expected, document), "{key}");
+        let scan = Scan { range: Range::All(key.kind()), start: Start::First, limit: 100 };
+        let found = store.scan(&scan).unwrap().into_iter().find(|(k, _)| k == key);
+        assert_eq!(found.unwrap().1.unwrap(), stored, "{key}");
+    }
+    let chunks: Vec<u64> = [3, 0, 256, 2, 1 << 33].into();
+    for index in &chunks {
+        put(store, Key::Chunk(Ino(7), *index), Document::Chunk(Chunk { bytes: [1][..].into() }));
+    }
+    let start = Start::After(Key::Chunk(Ino(7), 0));
+    let scan = Scan { range: Range::Chunks(Ino(7)), start, limit: 3 };
+    let page = store.scan(&scan).unwrap();
+    assert_eq!(store.scan_keys(&scan).unwrap(), keys(&page));
+    assert_eq!(keys(&page), [2, 3, 256].map(|index| Key::Chunk(Ino(7), index)));
+    let gone = all.iter().fold(Commit::new(), |commit, (key, _)| commit.delete(key.clone()));
+    store.commit(&gone).unwrap();
+    let left: Vec<Key> = all.into_iter().map(|(key, _)| key).collect();
+    assert!(store.get_many(&left).unwrap().iter().all(Option::is_none));
+}
+
+fn only_the_live_change(store: &dyn Store) {
+    if !store.capabilities().shared {
+        return; // Its sessions are those of one process, which knows which of them live.
+    }
+    let id = SessionId(u64::MAX - 5);
+    let change = || store.commit(&Commit::new().put(node(1), directory(1)).by(id));
+    let refused = || matches!(change(), Err(CommitError::Store(StoreError::Fenced)));
+    assert!(refused(), "a session that does not exist");
+    for state in [SessionState::Joining, SessionState::Fenced, SessionState::Recovered] {
+        put(store, Key::Session(id), session(state));
+        assert!(refused(), "{state:?}");
+    }
+    assert!(store.get(&node(1)).unwrap().is_none());
+    put(store, Key::Session(id), session(SessionState::Live));
+    change().unwrap();
+}
+
 fn snapshot_stays(store: &dyn Store) {
     put(store, node(1), directory(1));
     let snapshot = store.snapshot();
@@ -295,55 +454,4 @@ fn stopped(store: &dyn Store) {
     assert!(matches!(refused, Err(CommitError::Store(StoreError::Stopped(cause))) if cause.contains("fire")));
     assert!(matches!(store.sync(), Err(StoreError::Stopped(_))));
     assert!(store.node(Ino(1)).unwrap().is_some() && store.node(Ino(2)).unwrap().is_none());
-}
-
-fn merges_at_once(store: &dyn Store) {
-    const THREADS: u64 = 4;
-    const EACH: u64 = 50;
-    put(store, node(1), directory(0));
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            scope.spawn(move || {
-                for i in 0..EACH {
-                    let ino = 100 + thread * EACH + i;
-                    let create = Commit::new()
-                        .absent(node(ino))
-                        .put(node(ino), directory(0))
-                        .merge(node(1), NodeDelta::entries_changed(1, 1, Timestamp::default()));
-                    store.commit(&create).unwrap();
-                }
-            });
-        }
-    });
-    let (_, now) = store.node(Ino(1)).unwrap().unwrap();
-    assert_eq!(now.directory().unwrap().children, THREADS * EACH);
-    assert_eq!(store.counters().conflicts, 0);
-}
-
-fn no_lost_update(store: &dyn Store) {
-    const THREADS: u64 = 4;
-    const EACH: u64 = 200;
-    put(store, node(1), directory(0));
-    let retries = Arc::new(AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                for _ in 0..EACH {
-                    // One thread's read-check-write against the others', beside a merge that conflicts with nobody.
-                    loop {
-                        let (version, now) = store.node(Ino(1)).unwrap().unwrap();
-                        let next = directory(now.directory().unwrap().children + 1);
-                        match store.commit(&Commit::new().at(node(1), version).put(node(1), next)) {
-                            Ok(_) => break,
-                            Err(CommitError::Conflict(_)) => retries.fetch_add(1, Ordering::Relaxed),
-                            Err(other) => panic!("{other}"),
-                        };
-                    }
-                }
-            });
-        }
-    });
-    let (_, now) = store.node(Ino(1)).unwrap().unwrap();
-    assert_eq!(now.directory().unwrap().children, THREADS * EACH);
-    assert_eq!(store.counters().conflicts, retries.load(Ordering::Relaxed));
 }

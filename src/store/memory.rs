@@ -1,25 +1,27 @@
-//! The engine in memory: the port's contract in its plainest form, for tests.
+//! The engine in memory: the port's contract in its plainest form, for tests. Several mounts may share it, as processes
+//! share an engine behind a network.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
 use super::commit::{Commit, CommitError};
 use super::scan::{Pager, bounds};
-use super::{Capabilities, Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
+use super::{Capabilities, Listener, Notice, Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
 use crate::document::{Key, Kind, Stored, Version};
 
 type Tree = BTreeMap<(Kind, Vec<u8>), Stored>;
 
 /// A store that forgets everything when it is dropped.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct MemoryStore {
     tree: RwLock<Tree>,
     counters: Mutex<StoreCounters>,
     last: Mutex<u64>,
     stopped: OnceLock<String>,
+    listeners: Mutex<Vec<Arc<dyn Listener>>>,
 }
 
 impl MemoryStore {
@@ -32,6 +34,18 @@ impl MemoryStore {
 impl MemoryStore {
     fn refuse_when_stopped(&self) -> Result<(), StoreError> {
         self.stopped.get().map_or(Ok(()), |cause| Err(StoreError::Stopped(cause.clone())))
+    }
+}
+
+impl MemoryStore {
+    fn tell(&self, commit: &Commit) {
+        let keys: Vec<Key> = commit.writes.iter().map(|write| write.key().clone()).collect();
+        if keys.is_empty() {
+            return;
+        }
+        for listener in &*self.listeners.lock() {
+            listener.notice(Notice::Changed { by: commit.session, keys: keys.clone() });
+        }
     }
 }
 
@@ -82,6 +96,10 @@ impl Store for MemoryStore {
         let mut tree = self.tree.write();
         self.refuse_when_stopped()?;
         let current = |key: &Key| tree.get(&(key.kind(), key.encode()));
+        let session = commit.session.and_then(|session| current(&Key::Session(session)));
+        if !commit.may_be_made(session) {
+            return Err(StoreError::Fenced.into());
+        }
         if let Some(failed) = commit.checks.iter().find(|check| !check.holds(current(check.key()))) {
             self.counters.lock().conflicts += 1;
             return Err(CommitError::Conflict(failed.key().clone()));
@@ -103,7 +121,14 @@ impl Store for MemoryStore {
         let mut counters = self.counters.lock();
         counters.commits += 1;
         counters.documents_written += commit.writes.len() as u64;
+        drop((counters, tree));
+        self.tell(commit);
         Ok(version)
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
+        self.listeners.lock().push(listener);
+        Ok(())
     }
 
     fn admit_content(&self, _bytes: u64) -> Result<(), StoreError> {
@@ -125,7 +150,7 @@ impl Store for MemoryStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { snapshots: true }
+        Capabilities { snapshots: true, one_version: true, shared: true }
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {

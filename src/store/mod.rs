@@ -7,19 +7,24 @@
 //! 2. Engines must not differ in anything that the port promises: `conformance`, which every engine passes.
 //! 3. One process at a time owns an embedded store, and the next one must know who that is: [`embedded::owner`].
 
+pub mod cached;
 pub mod cells;
 pub mod commit;
 #[cfg(any(test, feature = "proof"))]
 pub mod conformance;
 pub mod embedded;
+pub mod engine;
 pub mod intents;
 pub mod memory;
+pub mod postgres;
+pub mod redis;
 pub mod scan;
 
 use std::io;
+use std::sync::Arc;
 
 use crate::document::codec::CodecError;
-use crate::document::{Document, Ino, Key, Node, Stored, Version};
+use crate::document::{Document, Ino, Key, Node, SessionId, Stored, Version};
 
 pub use commit::{Check, Commit, CommitError, Write};
 pub use scan::{Range, Scan, Start};
@@ -80,12 +85,30 @@ pub trait Reader: Send + Sync {
     /// [`StoreError::Damaged`] if it is there and does not decode; others as the engine fails.
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError>;
 
+    /// Several documents, each as it is at some instant between call and return: not a snapshot. Engines that are asked
+    /// over a network make one request of it.
+    ///
+    /// # Errors
+    /// As [`Reader::get`], for the first that fails.
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
     /// One page of a range: fewer than the limit only at the end of the range. A document that does not decode takes its
     /// place as an error, and the scan goes on behind it.
     ///
     /// # Errors
     /// As the engine fails.
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError>;
+
+    /// The keys alone of one page of a range, where documents are large and what they hold does not matter. Engines that are
+    /// asked over a network do not send the documents.
+    ///
+    /// # Errors
+    /// As the engine fails.
+    fn scan_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        Ok(self.scan(scan)?.into_iter().map(|(key, _)| key).collect())
+    }
 
     /// The node of `ino`.
     ///
@@ -106,6 +129,11 @@ pub struct NodeRef(Stored);
 impl NodeRef {
     fn new(stored: Stored) -> Option<Self> {
         matches!(*stored.document, Document::Node(_)).then_some(Self(stored))
+    }
+
+    /// The version of the document.
+    pub fn version(&self) -> Version {
+        self.0.version
     }
 
     /// The same node without a name: what is left of it when it has been removed.
@@ -151,11 +179,37 @@ pub struct StoreCounters {
 pub struct Capabilities {
     /// [`Store::snapshot`] is a view of one instant.
     pub snapshots: bool,
+    /// All documents of a commit have the version that it returns; else only that of a commit of one document is told.
+    pub one_version: bool,
+    /// Other processes change the same documents: [`Commit::session`] is checked, and [`Store::listen`] tells of changes.
+    pub shared: bool,
+}
+
+/// What a store that others change as well tells of their changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// These documents were written or deleted.
+    Changed {
+        /// The session whose commit it was, if it named one.
+        by: Option<SessionId>,
+        /// Which documents.
+        keys: Vec<Key>,
+    },
+    /// Notices may have been lost: any document may have changed.
+    Lost,
+}
+
+/// Whoever wants to know what others change.
+pub trait Listener: Send + Sync {
+    /// Called by a thread of the store's, soon after each change of others (and of one's own), in no order that means
+    /// anything. Must not call the store.
+    fn notice(&self, notice: Notice);
 }
 
 /// A store of documents.
 pub trait Store: Reader {
-    /// Applies `commit` at one instant, or not at all.
+    /// Applies `commit` at one instant, or not at all. Returns the version of the documents that it writes, all of which
+    /// have the same if the engine has [`Capabilities::one_version`].
     ///
     /// # Errors
     /// [`CommitError::Conflict`] names the key of a check that failed; then nothing was changed.
@@ -180,6 +234,21 @@ pub trait Store: Reader {
     /// Refuses every further commit and sync: something that the documents rest on has failed, and nobody knows what is on
     /// disk. `cause` is for the errors that follow.
     fn stop(&self, cause: &str);
+
+    /// Tells `listener` of changes from here on; an engine that nobody else changes never does. Notices come late, twice
+    /// or not at all; after a gap there is a [`Notice::Lost`].
+    ///
+    /// # Errors
+    /// As the engine fails; then nobody is told anything.
+    fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
+        drop(listener);
+        Ok(())
+    }
+
+    /// Forgets what is remembered of these documents: the next read of each asks the engine.
+    fn forget(&self, keys: &[Key]) {
+        let _ = keys; // Engines remember nothing that may be old; `cached` does.
+    }
 
     /// What this engine can do beyond what every engine does.
     fn capabilities(&self) -> Capabilities;

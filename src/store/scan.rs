@@ -13,6 +13,8 @@ pub enum Range {
     Entries(Ino),
     /// The extended attributes of an inode.
     Xattrs(Ino),
+    /// The pieces of the content of an inode.
+    Chunks(Ino),
 }
 
 /// Where a scan begins.
@@ -44,6 +46,7 @@ pub(super) fn bounds(scan: &Scan) -> (Kind, Bound<Vec<u8>>, Vec<u8>) {
         Range::All(kind) => (kind, Vec::new()),
         Range::Entries(Ino(parent)) => (Kind::Entry, parent.to_be_bytes().to_vec()),
         Range::Xattrs(Ino(ino)) => (Kind::Xattr, ino.to_be_bytes().to_vec()),
+        Range::Chunks(Ino(ino)) => (Kind::Chunk, ino.to_be_bytes().to_vec()),
     };
     let from = match (&scan.start, scan.range) {
         (Start::After(key), _) => Bound::Excluded(key.encode()),

@@ -20,7 +20,7 @@ use lockwood::document::Locking;
 
 use reference::{Body, Id, ROOT, Reference};
 use steps::{Step, apply, step};
-use subject::Subject;
+use subject::{Place, Subject};
 
 const SEED: u64 = 20_260_301;
 /// Under each strategy.
@@ -113,9 +113,9 @@ fn compare_node(reference: &Reference, subject: &Subject, id: Id) -> Result<(), 
     Ok(())
 }
 
-fn run(locking: Locking, steps: &[Step], tally: &Tally) -> Result<(), String> {
+fn run(locking: Locking, place: Place, steps: &[Step], tally: &Tally) -> Result<(), String> {
     let mut reference = Reference::new();
-    let mut subject = Subject::new(locking);
+    let mut subject = Subject::new(locking, place);
     for (at, step) in steps.iter().enumerate() {
         let (expected, found) = apply(step, &mut reference, &mut subject);
         if expected != found {
@@ -147,43 +147,52 @@ fn run(locking: Locking, steps: &[Step], tally: &Tally) -> Result<(), String> {
     Ok(())
 }
 
-fn compare_random_sequences(locking: Locking) {
+fn compare_random_sequences(locking: Locking, place: Place) {
     let seed = from_env("LOCKWOOD_SEED", SEED);
     let cases = u32::try_from(from_env("LOCKWOOD_CASES", CASES.into())).unwrap();
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 4000, ..Config::default() };
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    // Each strategy gets sequences of its own.
+    // Each strategy and place gets sequences of its own.
     bytes[8] = locking as u8;
+    bytes[9] = place as u8;
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let tally = Tally::default();
-    let outcome = runner
-        .run(&vec(step(), 1..STEPS_MAX), |steps| run(locking, &steps, &tally).map_err(TestCaseError::fail));
+    let outcome = runner.run(&vec(step(), 1..STEPS_MAX), |steps| {
+        run(locking, place, &steps, &tally).map_err(TestCaseError::fail)
+    });
     if let Err(failure) = outcome {
-        panic!("{locking}, LOCKWOOD_SEED={seed} LOCKWOOD_CASES={cases}: {failure}");
+        panic!("{locking}, {place:?}, LOCKWOOD_SEED={seed} LOCKWOOD_CASES={cases}: {failure}");
     }
     let [done, refused, renamed] = [&tally.done, &tally.refused, &tally.renamed].map(Cell::get);
-    println!("{locking}, seed {seed}: {done} operations done ({renamed} of them renames), {refused} refused");
+    println!(
+        "{locking}, {place:?}, seed {seed}: {done} operations done ({renamed} of them renames), {refused} refused"
+    );
     assert!(done > refused / 4 && renamed > cases as usize, "the sequences exercise too little");
 }
 
 #[test]
 fn under_tree_the_namespace_does_what_the_reference_does() {
-    compare_random_sequences(Locking::Tree);
+    compare_random_sequences(Locking::Tree, Place::Backing);
 }
 
 #[test]
 fn under_document_the_namespace_does_what_the_reference_does() {
-    compare_random_sequences(Locking::Document);
+    compare_random_sequences(Locking::Document, Place::Backing);
 }
 
 #[test]
 fn under_global_the_namespace_does_what_the_reference_does() {
-    compare_random_sequences(Locking::Global);
+    compare_random_sequences(Locking::Global, Place::Backing);
 }
 
 #[test]
 fn under_version_the_namespace_does_what_the_reference_does() {
-    compare_random_sequences(Locking::Version);
+    compare_random_sequences(Locking::Version, Place::Backing);
+}
+
+#[test]
+fn over_chunks_the_namespace_does_what_the_reference_does() {
+    compare_random_sequences(Locking::Tree, Place::Chunks);
 }

@@ -1,5 +1,6 @@
 //! What is tested: a namespace over the memory engine, spoken to in the numbers of the reference.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tempfile::TempDir;
 
 use lockwood::ambient;
 use lockwood::check::{self, Inputs, Mode, Report};
-use lockwood::content::BackingFiles;
+use lockwood::content::{BackingFiles, Chunks, Contents};
 use lockwood::document::{Ino, Locking, Name, Volume};
 use lockwood::namespace::ops::attributes::Change;
 use lockwood::namespace::ops::make::{Make, What};
@@ -25,10 +26,21 @@ const INLINE_MAX: u32 = 64;
 
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
+/// Where the bytes of large files are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    Backing,
+    Chunks,
+}
+
+/// So small that files have several.
+const CHUNK_BYTES: NonZeroU64 = NonZeroU64::new(256).unwrap();
+
 pub(crate) struct Subject {
     namespace: Option<Namespace>,
     store: Arc<MemoryStore>,
     dir: TempDir,
+    place: Place,
     /// The inode of each node of the reference.
     pub(crate) inos: Vec<Ino>,
 }
@@ -59,18 +71,23 @@ fn empty_volume(locking: Locking) -> Commit {
 }
 
 impl Subject {
-    pub(crate) fn new(locking: Locking) -> Self {
+    pub(crate) fn new(locking: Locking, place: Place) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         BackingFiles::create(&dir.path().join("content"), 8).expect("a content directory");
         let store = Arc::new(MemoryStore::new());
         store.commit(&empty_volume(locking)).expect("an empty volume");
-        let mut subject = Self { namespace: None, store, dir, inos: vec![Ino::ROOT] };
+        let mut subject = Self { namespace: None, store, dir, place, inos: vec![Ino::ROOT] };
         subject.begin();
         subject
     }
 
-    fn files(&self) -> BackingFiles {
-        BackingFiles::open(&self.dir.path().join("content"), 8).expect("the content directory")
+    fn files(&self) -> Contents {
+        match self.place {
+            Place::Backing => {
+                BackingFiles::open(&self.dir.path().join("content"), 8).expect("the content directory").into()
+            }
+            Place::Chunks => Chunks::with_chunk_bytes(self.store.clone(), CHUNK_BYTES).into(),
+        }
     }
 
     fn begin(&mut self) {
@@ -103,7 +120,7 @@ impl Subject {
         let namespace = self.namespace();
         let (snapshot, sessions) = namespace.snapshot();
         let mode = Mode::Online { sessions: &sessions };
-        let backing: Option<&dyn check::BackingList> = Some(namespace.backing());
+        let backing: Option<&dyn check::BackingList> = Some(namespace.contents());
         let inputs = Inputs { documents: &*snapshot, live: Some(&*self.store), backing, mode };
         check::run(&inputs, &mut |_| {}).expect("a check")
     }

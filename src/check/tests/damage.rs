@@ -98,6 +98,8 @@ fn redirect(document: &mut Document, to: u64) {
         },
         Document::Content(content) => content.bytes = vec![0; (to % 9000) as usize].into(),
         Document::Xattr(xattr) => xattr.value = vec![0; (to % 90_000) as usize].into(),
+        Document::Chunk(chunk) => chunk.bytes = vec![0; (to % 9000) as usize].into(),
+        Document::Lock(lock) => lock.holders.clear(),
     }
 }
 
@@ -112,7 +114,11 @@ fn count(document: &mut Document, number: u32) {
         }
         Document::Session(session) => session.state = SessionState::Fenced,
         Document::Entry(entry) => entry.kind = FileKind::Socket,
-        Document::Orphan(_) | Document::Content(_) | Document::Xattr(_) => {}
+        Document::Orphan(_)
+        | Document::Content(_)
+        | Document::Xattr(_)
+        | Document::Chunk(_)
+        | Document::Lock(_) => {}
     }
 }
 
@@ -125,6 +131,8 @@ fn moved(key: &Key, to: u64) -> Key {
         Key::Xattr(_, name) => Key::Xattr(Ino(to), name),
         Key::Orphan(_) => Key::Orphan(Ino(to)),
         Key::Session(_) => Key::Session(SessionId(to)),
+        Key::Chunk(_, index) => Key::Chunk(Ino(to), index),
+        Key::Lock(_) => Key::Lock(format!("%2F{to}").into()),
     }
 }
 

@@ -111,6 +111,10 @@ pub(super) fn content(len: usize) -> Document {
     Document::Content(Content { bytes: vec![b'x'; len].into() })
 }
 
+pub(super) fn chunk(len: usize) -> Document {
+    Document::Chunk(Chunk { bytes: vec![b'x'; len].into() })
+}
+
 pub(super) fn xattr(len: usize) -> Document {
     Document::Xattr(Xattr { value: vec![b'x'; len].into() })
 }

@@ -120,6 +120,10 @@ fn contents(rule: Rule) -> Ways {
             ],
             &[],
         ),
+        Rule::ChunkLength => (
+            &[|v| v.put(Key::Chunk(Ino(6), 0), chunk(0)), |v| v.put(Key::Chunk(Ino(6), 0), chunk(131_073))],
+            &[],
+        ),
         Rule::FileSize => (&[|v| v.edit_regular(7, |r| r.size = 1 << 63)], &[]),
         Rule::BackingMissing => (
             &[|v| v.backing.retain(|&number, _| number != 6)],

@@ -17,6 +17,12 @@ pub(in crate::cli) fn run(arguments: &Break) -> Result<ExitCode, Failure> {
     let target = break_target(&arguments.what)?;
     let mount_point = match Target::find(&arguments.target)? {
         Target::Mount(mount_point) => mount_point,
+        Target::Shared(volume) => {
+            return Err(format!(
+                "{volume}: sessions are fenced through a mount: lockwood break MOUNT_POINT SESSION --force"
+            )
+            .into());
+        }
         Target::Store(store) => {
             let store = store.display();
             return Err(format!(

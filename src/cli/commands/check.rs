@@ -2,15 +2,17 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::check::{Inputs, Mode, Phase, run as judge};
+use crate::check::{Inputs, Mode, Phase, Report, run as judge};
 use crate::cli::Failure;
 use crate::cli::args::Check;
 use crate::cli::output::{print, print_json, spinner};
-use crate::cli::target::{Target, read_control};
-use crate::content::BackingFiles;
+use crate::cli::target::{SharedVolume, Target, read_control};
+use crate::content::{BackingFiles, Chunks, Contents};
+use crate::store::StoreError;
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
 
@@ -21,6 +23,7 @@ pub(in crate::cli) fn run(arguments: &Check) -> Result<ExitCode, Failure> {
     let report = match Target::find(&arguments.target)? {
         Target::Mount(mount_point) => online(&mount_point)?,
         Target::Store(store) => offline(&store)?,
+        Target::Shared(volume) => shared(&volume)?,
     };
     let clean = report["counts"]["violations"].as_u64() == Some(0);
     if arguments.json {
@@ -41,11 +44,33 @@ fn online(mount_point: &Path) -> Result<Value, Failure> {
 
 fn offline(store: &Path) -> Result<Value, Failure> {
     let volume = OpenVolume::open(store, &[], Tuning::default())?;
-    let waiting = spinner("checking".to_owned());
     let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
-    let inputs =
-        Inputs { documents: &*volume.store, live: None, backing: Some(&backing), mode: Mode::Offline };
-    let report = judge(&inputs, &mut |progress| {
+    let report = judged(&Inputs {
+        documents: &*volume.store,
+        live: None,
+        backing: Some(&backing),
+        mode: Mode::Offline,
+    });
+    volume.close()?;
+    Ok(serde_json::to_value(report?)?)
+}
+
+/// Beside whoever else has the volume mounted.
+fn shared(volume: &SharedVolume) -> Result<Value, Failure> {
+    let (store, _) = volume.open()?;
+    let contents = Contents::from(Chunks::new(Arc::clone(&store)));
+    let report = judged(&Inputs {
+        documents: &*store.snapshot(),
+        live: Some(&*store),
+        backing: Some(&contents),
+        mode: Mode::Shared { sessions: &[] },
+    });
+    Ok(serde_json::to_value(report?)?)
+}
+
+fn judged(inputs: &Inputs<'_>) -> Result<Report, StoreError> {
+    let waiting = spinner("checking".to_owned());
+    let report = judge(inputs, &mut |progress| {
         waiting.set_message(match progress.phase {
             Phase::Documents(kind) => format!("reading {}:", kind.name()),
             Phase::Nodes => "judging nodes:".to_owned(),
@@ -55,8 +80,7 @@ fn offline(store: &Path) -> Result<Value, Failure> {
         waiting.set_position(progress.done);
     });
     waiting.finish_and_clear();
-    volume.close()?;
-    Ok(serde_json::to_value(report?)?)
+    report
 }
 
 fn words(report: &Value) -> String {
@@ -89,7 +113,7 @@ fn words(report: &Value) -> String {
     ));
     if count("garbage") > 0 {
         lines.push_str(&format!(
-            "{} backing files ({} bytes) that a crash left are removed in time\n",
+            "{} leftovers of a crash ({} bytes) are removed in time\n",
             count("garbage"),
             count("garbage_bytes")
         ));

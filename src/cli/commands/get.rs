@@ -21,6 +21,11 @@ pub(in crate::cli) fn run(arguments: &Get) -> Result<ExitCode, Failure> {
     let target = Target::find(&arguments.target)?;
     if let Some(id) = name.strip_prefix("lock:") {
         let id = LockId::parse(id)?;
+        if let Target::Shared(volume) = &target {
+            let found = volume.locks()?.into_iter().find(|document| document.id == id);
+            print_json(&serde_json::to_value(found.ok_or_else(missing)?)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let Target::Mount(mount_point) = target else { return Err(missing()) };
         print(&read_control(&mount_point, &format!("locks/{}", file_name(&id)))?.ok_or_else(missing)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -30,6 +35,10 @@ pub(in crate::cli) fn run(arguments: &Get) -> Result<ExitCode, Failure> {
         Target::Mount(mount_point) => {
             let text = read_control(&mount_point, &format!("documents/{key}"))?;
             print(&text.ok_or_else(missing)?)?;
+        }
+        Target::Shared(volume) => {
+            let found = volume.open()?.0.get(&key)?.ok_or_else(missing)?;
+            print_json(&document_json(&key, &found))?;
         }
         Target::Store(store) => print_json(&from_store(&store, &key)?.ok_or_else(missing)?)?,
     }

@@ -19,7 +19,7 @@ use crate::lock::LockDocument;
 pub(in crate::cli) fn run(arguments: &Locks) -> Result<ExitCode, Failure> {
     let target = Target::find(&arguments.target)?;
     match (arguments.watch, &target) {
-        (Some(interval), Target::Mount(mount_point)) => watch::run(arguments, mount_point, interval),
+        (Some(interval), Target::Mount(_) | Target::Shared(_)) => watch::run(arguments, &target, interval),
         (Some(_), Target::Store(store)) => {
             Err(format!("{}: nobody has this store mounted, so there is nothing to watch", store.display())
                 .into())
@@ -35,6 +35,7 @@ pub(in crate::cli) fn run(arguments: &Locks) -> Result<ExitCode, Failure> {
 fn look(arguments: &Locks, target: &Target) -> Result<String, Failure> {
     let text = match target {
         Target::Mount(mount_point) => held(mount_point)?,
+        Target::Shared(volume) => serde_json::to_string(&volume.locks()?)?,
         // The locks of an embedded store live and die with its daemon.
         Target::Store(_) => "[]".to_owned(),
     };
@@ -67,7 +68,11 @@ fn look(arguments: &Locks, target: &Target) -> Result<String, Failure> {
 
 /// The lock strategy of a mounted volume; a store that is not mounted is not opened to find out.
 fn strategy(target: &Target) -> Result<Option<String>, Failure> {
-    let Target::Mount(mount_point) = target else { return Ok(None) };
+    let mount_point = match target {
+        Target::Mount(mount_point) => mount_point,
+        Target::Shared(volume) => return Ok(Some(volume.open()?.1.locking.to_string())),
+        Target::Store(_) => return Ok(None),
+    };
     let Some(status) = read_control(mount_point, "status")? else { return Ok(None) };
     let status: Status = serde_json::from_str(&status)?;
     Ok(Some(status.locking))

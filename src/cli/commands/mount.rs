@@ -1,13 +1,14 @@
 //! `lockwood mount`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli::args::Mount;
 use crate::cli::options::Resolved;
+use crate::cli::place::Place;
 use crate::cli::{Failure, daemon};
 use crate::fuse::attach;
-use crate::fuse::mount::{self, MountRequest};
+use crate::fuse::mount::{self, MountRequest, Source};
+use crate::store::engine::EngineOptions;
 
 pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
     let mut options = arguments.options.clone();
@@ -28,29 +29,42 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
     if !arguments.foreground && !arguments.daemon {
         return daemon::start();
     }
-    let store = PathBuf::from(&arguments.store);
-    let log = arguments
-        .daemon
-        .then(|| daemon::log_path(&store, resolved.log))
-        .map(std::path::absolute)
-        .transpose()?;
-    // Before anything is written to the store it must be one.
-    crate::store::embedded::layout::Layout::existing(&store)?;
+    let place = Place::parse(&arguments.store)?;
+    let threads = resolved.threads(matches!(place, Place::Engine { .. }));
+    let chosen = resolved.log;
+    let log =
+        arguments.daemon.then(|| daemon::log_path(&place, &arguments.mount_points, chosen)).transpose()?;
+    let source = match &place {
+        Place::Directory(store) => {
+            // Before anything is written to the store it must be one.
+            crate::store::embedded::layout::Layout::existing(store)?;
+            Source::Directory(std::path::absolute(store)?)
+        }
+        Place::Engine { url, password } => Source::Engine {
+            url: url.clone(),
+            options: EngineOptions {
+                password: password.clone(),
+                allow_volatile: resolved.allow_volatile,
+                patience: resolved.patience,
+            },
+            cache_ttl: resolved.cache_ttl,
+        },
+    };
     if arguments.daemon {
         daemon::detach();
     }
     daemon::log_to(log.as_deref())?;
     daemon::abort_on_panic();
     let request = MountRequest {
-        store: arguments.store.to_string_lossy().into_owned(),
-        store_path: std::path::absolute(&store)?,
+        store: place.to_string(),
+        source,
         mount_points: arguments.mount_points.clone(),
         kernel_options: resolved.kernel_options,
         acl: resolved.acl,
         locking: resolved.locking,
         settings: resolved.settings,
         tuning: resolved.tuning,
-        threads: resolved.threads,
+        threads,
         log: log.map(|path| path.display().to_string()),
     };
     let mounted = mount::mount(&request).inspect_err(|error| log::error!("{error}"))?;

@@ -10,7 +10,7 @@ use crate::cli::output::{age, print, print_json, table};
 use crate::cli::target::{Target, control_path, read_control};
 use crate::document::{Document, Kind, Session, SessionState};
 use crate::fuse::control::SessionText;
-use crate::lock::{OperationDocument, Timestamp};
+use crate::lock::{OperationDocument, Timestamp, operations_of};
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
 use crate::store::{Range, StoreError, for_each};
@@ -56,6 +56,21 @@ pub(super) fn all(target: &Target) -> Result<Vec<Seen>, Failure> {
                 let SessionText { document: session, live, operations, .. } = serde_json::from_str(&text)?;
                 sessions.push(Seen { session, live, operations });
             }
+        }
+        Target::Shared(volume) => {
+            let operations = operations_of(&volume.locks()?);
+            for_each::<_, StoreError>(&*volume.open()?.0, Range::All(Kind::Session), |_, stored| {
+                if let Document::Session(session) = &*stored?.document {
+                    let own = operations.iter().filter(|operation| operation.session == session.id);
+                    let live = session.state == SessionState::Live;
+                    sessions.push(Seen {
+                        session: session.clone(),
+                        live,
+                        operations: own.cloned().collect(),
+                    });
+                }
+                Ok(())
+            })?;
         }
         Target::Store(store) => {
             // Nobody has it open, so what is found ended without saying so.

@@ -18,6 +18,16 @@ pub(in crate::cli) fn run(arguments: &Status) -> Result<ExitCode, Failure> {
                 read_control(&mount_point, "status")?.ok_or("the daemon of this mount has no status")?;
             serde_json::from_str(&text)?
         }
+        Target::Shared(volume) => {
+            let opened = volume.open()?.1;
+            json!({
+                "store": volume.to_string(),
+                "mount_point": null,
+                "volume": opened.id,
+                "locking": opened.locking,
+                "format": opened.format,
+            })
+        }
         Target::Store(store) => {
             let volume = OpenVolume::open(&store, &[], Tuning::default())?;
             let status = json!({

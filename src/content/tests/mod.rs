@@ -1,7 +1,9 @@
-//! Tests of the content layer over a temporary directory, one file a subject, and what they share. Most cut files every
+//! Tests of the content layer, one file a subject: over a temporary directory, and of chunks over the memory engine; and
+//! what they share. Most cut files every
 //! 64 KiB, so that a few bytes cross many borders.
 
 mod backing;
+mod chunks;
 mod concurrency;
 mod copy;
 mod directory;
@@ -15,6 +17,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::{BackingFile, BackingFiles};
+use crate::document::{Document, Locking, Timestamp, Volume};
 
 /// The size of a segment in most tests.
 const SEGMENT: u64 = 64 << 10;
@@ -53,6 +56,12 @@ fn tree(dir: &Path) -> Vec<String> {
     }
     names.sort();
     names
+}
+
+/// A node; what it says does not matter here.
+fn some_node() -> Document {
+    let created = Timestamp::default();
+    Document::Node(Volume::empty(String::new(), Locking::Tree, 0, created).empty_root(0, 0))
 }
 
 /// Makes as if the host lacked everything that has a fallback.

@@ -1,10 +1,15 @@
-//! Any sequence of operations against a plain array of bytes, on hosts with and without the calls that have a fallback,
-//! at the beginning of a file and at the end of the largest one.
+//! Any sequence of operations against a plain array of bytes: over backing files, on hosts with and without the calls that
+//! have a fallback, and over chunks; at the beginning of a file and at the end of the largest one.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::content::MAX_SIZE;
+use std::sync::Arc;
+
+use crate::content::{Chunks, ContentFile, Contents, MAX_SIZE, View};
+use crate::document::{Ino, Key, Version};
+use crate::store::memory::MemoryStore;
+use crate::store::{Commit, Store as _};
 
 const SMALL: u64 = 8 << 10;
 const SPAN: usize = 6 * SMALL as usize;
@@ -46,6 +51,41 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Where the bytes are.
+enum Ground {
+    Host {
+        dir: tempfile::TempDir,
+        able: bool,
+    },
+    /// With nodes for both files, of this version.
+    Store(Arc<MemoryStore>, Version),
+}
+
+impl Ground {
+    fn store() -> Self {
+        let store = Arc::<MemoryStore>::default();
+        let commit = Commit::new().put(Key::Node(Ino(0)), some_node()).put(Key::Node(Ino(1)), some_node());
+        let version = store.commit(&commit).unwrap();
+        Self::Store(store, version)
+    }
+
+    fn node(&self) -> Version {
+        match self {
+            Self::Host { .. } => Version(0),
+            Self::Store(_, version) => *version,
+        }
+    }
+
+    fn open(&self) -> Contents {
+        match self {
+            Self::Host { dir, able } => open(dir.path(), *able).into(),
+            Self::Store(store, _) => {
+                Chunks::with_chunk_bytes(store.clone(), NonZeroU64::new(SMALL).unwrap()).into()
+            }
+        }
+    }
+}
+
 fn open(dir: &Path, able: bool) -> BackingFiles {
     let files = BackingFiles::with_segments(dir, 3, NonZeroU64::new(SMALL).unwrap()).unwrap();
     if !able {
@@ -55,16 +95,16 @@ fn open(dir: &Path, able: bool) -> BackingFiles {
 }
 
 /// Does a step to the files, whose bytes of interest begin at `base`, and to the model.
-fn apply(files: &BackingFiles, model: &mut [Vec<u8>; 2], base: u64, step: &Step) {
+fn apply(files: &Contents, model: &mut [Vec<u8>; 2], base: u64, step: &Step, view: View, node: Version) {
     let ino = |file: usize| file as u64;
     let offset = |at: usize| base + at as u64;
     match *step {
         Step::Write { file, at, len, byte } => {
-            files.file(ino(file)).unwrap().write_at(&vec![byte; len], offset(at)).unwrap();
+            files.file(ino(file)).unwrap().write_at(&vec![byte; len], offset(at), node).unwrap();
             model[file][at..at + len].fill(byte);
         }
         Step::Truncate { file, at } => {
-            files.file(ino(file)).unwrap().truncate(offset(at)).unwrap();
+            files.file(ino(file)).unwrap().truncate(offset(at), node).unwrap();
             model[file][at..].fill(0);
         }
         Step::Punch { file, at, len } => {
@@ -80,7 +120,10 @@ fn apply(files: &BackingFiles, model: &mut [Vec<u8>; 2], base: u64, step: &Step)
         }
         Step::Copy { from, at, to, len } => {
             let (source, target) = (files.file(ino(from)).unwrap(), files.file(ino(1 - from)).unwrap());
-            assert_eq!(source.copy_to(offset(at), &target, offset(to), len as u64).unwrap(), len as u64);
+            assert_eq!(
+                source.copy_to(offset(at), &target, offset(to), len as u64, view).unwrap(),
+                len as u64
+            );
             let bytes = model[from][at..at + len].to_vec();
             model[1 - from][to..to + len].copy_from_slice(&bytes);
         }
@@ -93,8 +136,13 @@ fn apply(files: &BackingFiles, model: &mut [Vec<u8>; 2], base: u64, step: &Step)
 }
 
 /// That reads give the model's bytes, and that no byte other than zero lies where a seek says there is none.
-fn compare(file: &BackingFile, model: &[u8], base: u64) {
-    assert!(read(file, base, SPAN) == model, "the bytes differ");
+fn compare(file: &ContentFile, model: &[u8], base: u64, view: View) {
+    let mut found = vec![0xee; SPAN];
+    file.read_at(&mut found, base, view).unwrap();
+    assert!(found == model, "the bytes differ");
+    // Once more, now that much is kept.
+    file.read_at(&mut found[..SPAN / 3], base + 777, view).unwrap();
+    assert!(found[..SPAN / 3] == model[777..777 + SPAN / 3], "the bytes that are kept differ");
     let end = base + SPAN as u64;
     let mut at = base;
     let zero = |from: u64, to: u64| {
@@ -117,18 +165,28 @@ proptest! {
 
     #[test]
     fn files_behave_like_arrays(steps in prop::collection::vec(step(), 1..24), able: bool, far: bool) {
-        let base = if far { MAX_SIZE - SPAN as u64 } else { 0 };
-        let dir = tempfile::tempdir().unwrap();
-        let mut files = open(dir.path(), able);
-        let mut model = [vec![0; SPAN], vec![0; SPAN]];
-        for step in &steps {
-            if matches!(step, Step::Reopen) {
-                files = open(dir.path(), able);
-            }
-            apply(&files, &mut model, base, step);
-            for (ino, model) in model.iter().enumerate() {
-                compare(&files.file(ino as u64).unwrap(), model, base);
-            }
+        behave(&Ground::Host { dir: tempfile::tempdir().unwrap(), able }, &steps, far);
+    }
+
+    #[test]
+    fn chunks_behave_like_arrays(steps in prop::collection::vec(step(), 1..24), far: bool) {
+        behave(&Ground::store(), &steps, far);
+    }
+}
+
+fn behave(ground: &Ground, steps: &[Step], far: bool) {
+    let base = if far { MAX_SIZE - SPAN as u64 } else { 0 };
+    let mut files = ground.open();
+    let mut model = [vec![0; SPAN], vec![0; SPAN]];
+    for (version, step) in (0..).map(Version).zip(steps) {
+        // As if each step were followed by a commit of the node.
+        let view = |version| View { version, size: base + SPAN as u64 };
+        if matches!(step, Step::Reopen) {
+            files = ground.open();
+        }
+        apply(&files, &mut model, base, step, view(version), ground.node());
+        for (ino, model) in model.iter().enumerate() {
+            compare(&files.file(ino as u64).unwrap(), model, base, view(Version(version.0 + 1)));
         }
     }
 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::super::adapter::Shared;
 use super::super::errno::report;
 use super::{HandleKind, MountFacts};
-use crate::document::{Document, Key, Session};
+use crate::document::{Document, Key, Session, SessionState};
 use crate::lock::{Broken, LockDocument, LockId, SessionId};
 use crate::namespace::{Caller, Namespace, NamespaceError};
 
@@ -120,13 +120,14 @@ fn run(shared: &Shared, request: &BreakRequest, by: &Arc<str>) -> Result<BreakRe
     match parse(&request.target)? {
         Target::Lock(id) => break_lock(shared, &id, request, by),
         Target::Session(id) => {
-            let session = document(shared, id)?.filter(|_| served(shared, id, |_| ()).is_some());
+            let fenceable = shared.namespace.is_shared() || served(shared, id, |_| ()).is_some();
+            let session = document(shared, id)?.filter(|_| fenceable);
             let session = session.ok_or_else(|| {
                 let target = shared.control.facts().mount_point.display();
                 Refusal::NotThere(format!("no session {id}; `lockwood sessions {target}` lists them"))
             })?;
             if !request.force && is_live(shared, id) {
-                return Err(Refusal::Live(session_is_live(shared, &session)));
+                return Err(Refusal::Live(session_is_live(shared, &session)?));
             }
             fence(shared, [id], by)
         }
@@ -152,7 +153,7 @@ fn break_lock(
         let (target, encoded) = (shared.control.facts().mount_point.display(), id.encoded());
         Refusal::NotThere(format!("no lock {encoded} ({id}); `lockwood locks {target}` lists them"))
     };
-    let lock = locks.document(id).ok_or_else(not_there)?;
+    let lock = locks.document(id)?.ok_or_else(not_there)?;
     if !request.force && lock.holders.iter().any(|holder| is_live(shared, holder.session)) {
         return Err(Refusal::Live(lock_is_live(shared, &lock)?));
     }
@@ -160,7 +161,14 @@ fn break_lock(
         let sessions: BTreeSet<SessionId> = lock.holders.iter().map(|holder| holder.session).collect();
         return fence(shared, sessions, by);
     }
-    let holders = locks.operations().into_iter().filter(|o| o.holds.iter().any(|held| held.id == *id));
+    if shared.namespace.is_shared() {
+        return Err(Refusal::Live(format!(
+            "lock {} ({id}) is a document that other hosts rely on as well: their operations cannot be stopped one by one\n\
+             --session fences the sessions that hold it, whose mounts then change nothing any more",
+            id.encoded()
+        )));
+    }
+    let holders = locks.operations()?.into_iter().filter(|o| o.holds.iter().any(|held| held.id == *id));
     let operations: Vec<Broken> = holders.filter_map(|holder| locks.revoke(holder.id(), by)).collect();
     if operations.is_empty() {
         // They ended while they were looked at.
@@ -181,8 +189,11 @@ fn fence(
     let mut done = BreakReport { operations: Vec::new(), sessions: Vec::new() };
     for id in sessions {
         let Some(session) = document(shared, id)? else { continue };
-        let Some(fenced) = served(shared, id, |namespace| namespace.fence(by)) else { continue };
-        let fenced = fenced?;
+        let fenced = match served(shared, id, |namespace| namespace.fence(by)) {
+            Some(fenced) => fenced?,
+            None if shared.namespace.is_shared() => shared.namespace.fence_other(id, by)?,
+            None => continue,
+        };
         done.operations.extend(fenced.broken);
         done.sessions.push(FencedSession {
             session: id,
@@ -202,7 +213,10 @@ fn served<T>(shared: &Shared, id: SessionId, ask: impl FnOnce(&Namespace) -> T) 
 
 /// Whether a session is at work: its mount is served, and nobody has fenced it.
 pub(super) fn is_live(shared: &Shared, id: SessionId) -> bool {
-    served(shared, id, |namespace| !namespace.is_fenced()).unwrap_or(false)
+    served(shared, id, |namespace| !namespace.is_fenced()).unwrap_or_else(|| {
+        let state = document(shared, id).ok().flatten().map(|session| session.state);
+        shared.namespace.is_shared() && state == Some(SessionState::Live)
+    })
 }
 
 fn document(shared: &Shared, id: SessionId) -> Result<Option<Session>, NamespaceError> {
@@ -233,14 +247,13 @@ fn lock_is_live(shared: &Shared, lock: &LockDocument) -> Result<String, Namespac
     Ok(text)
 }
 
-fn session_is_live(shared: &Shared, session: &Session) -> String {
-    let of_session =
-        |session| shared.namespace.locks().operations().into_iter().filter(move |o| o.session == session);
+fn session_is_live(shared: &Shared, session: &Session) -> Result<String, NamespaceError> {
+    let operations = shared.namespace.locks().operations()?;
     let Session { id, pid, host, mount_point, .. } = session;
-    format!(
+    Ok(format!(
         "session {id} is at work: process {pid} on {host} serves {mount_point}, and {} of its operations hold or \
          wait for locks\n--force fences it: {mount_point} can be read but changes nothing any more, until it is \
          unmounted and mounted again",
-        of_session(*id).count()
-    )
+        operations.iter().filter(|operation| operation.session == *id).count()
+    ))
 }

@@ -16,7 +16,7 @@ use super::super::adapter::Shared;
 use super::super::errno::report;
 use crate::ambient;
 use crate::document::Name;
-use crate::lock::{Guard, LockError, LockId, Mode};
+use crate::lock::{LockError, LockGuard, LockId, Mode};
 use crate::namespace::ops::rename::Patience;
 use crate::namespace::{Caller, NamespaceError, Result};
 
@@ -84,7 +84,7 @@ pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: 
     }
 }
 
-fn hold(shared: &Shared, caller: Caller, request: &HoldRequest, patience: Patience) -> Result<Guard> {
+fn hold(shared: &Shared, caller: Caller, request: &HoldRequest, patience: Patience) -> Result<LockGuard> {
     let id = LockId::parse(&request.id)?;
     let components = id.as_bytes().split(|&b| b == b'/').filter(|c| !c.is_empty());
     let names: Vec<Name> = components.map(|c| Ok(Name::new(c)?)).collect::<Result<_>>()?;
@@ -96,7 +96,7 @@ fn finish(
     shared: &Shared,
     fh: FileHandle,
     request: &HoldRequest,
-    outcome: Result<Guard>,
+    outcome: Result<LockGuard>,
     len: u32,
     reply: ReplyWrite,
 ) {

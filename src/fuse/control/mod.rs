@@ -38,7 +38,7 @@ use parking_lot::Mutex;
 use super::adapter::Shared;
 use super::errno::report;
 use crate::ambient;
-use crate::lock::Guard;
+use crate::lock::LockGuard;
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
 
 pub use breaking::{BreakAnswer, BreakReport, BreakRequest, FencedSession};
@@ -84,7 +84,7 @@ pub(super) struct Control {
 struct Handle {
     bytes: Arc<[u8]>,
     kind: HandleKind,
-    guard: Option<Guard>,
+    guard: Option<LockGuard>,
 }
 
 /// What may be written to an open control file.
@@ -253,7 +253,7 @@ impl Control {
 impl Handle {
     /// What reading the file shows: a lock that was held here and was broken says so.
     fn show(&self) -> Arc<[u8]> {
-        match self.guard.as_ref().and_then(Guard::lost) {
+        match self.guard.as_ref().and_then(LockGuard::lost) {
             Some(why) => hold::lost(&why),
             None => Arc::clone(&self.bytes),
         }

@@ -134,6 +134,7 @@ impl ControlNode {
             Self::Locks => {
                 let documents = namespace.locks().documents();
                 documents
+                    .unwrap_or_default()
                     .into_iter()
                     .map(|document| (file_name(&document.id), Self::Lock(document.id)))
                     .collect()
@@ -162,9 +163,10 @@ fn exists(namespace: &Namespace, key: Key) -> Option<ControlNode> {
 
 fn lock(namespace: &Namespace, name: &str) -> Option<ControlNode> {
     if let Ok(id) = LockId::parse(name) {
-        return namespace.locks().document(&id).map(|_| ControlNode::Lock(id));
+        // A damaged one exists too: opening it says what is wrong.
+        return namespace.locks().document(&id).transpose().map(|_| ControlNode::Lock(id));
     }
-    let documents = namespace.locks().documents();
+    let documents = namespace.locks().documents().ok()?;
     documents.into_iter().find(|d| file_name(&d.id) == name).map(|d| ControlNode::Lock(d.id))
 }
 

@@ -24,9 +24,9 @@ pub(super) fn text(shared: &Shared, node: &ControlNode) -> Result<Option<String>
         ControlNode::Status => Some(serde_json::to_value(status(shared)?)),
         ControlNode::Hold(_) | ControlNode::Break(_) => return Ok(Some(String::new())),
         ControlNode::Check => Some(serde_json::to_value(check(shared)?)),
-        ControlNode::LockTable => Some(serde_json::to_value(namespace.locks().documents())),
+        ControlNode::LockTable => Some(serde_json::to_value(namespace.locks().documents()?)),
         ControlNode::Session(id) => session(shared, *id)?.map(serde_json::to_value),
-        ControlNode::Lock(id) => namespace.locks().document(id).map(serde_json::to_value),
+        ControlNode::Lock(id) => namespace.locks().document(id)?.map(serde_json::to_value),
         ControlNode::Document(key) => {
             namespace.store().get(key)?.map(|stored| Ok(document_json(key, &stored)))
         }
@@ -63,7 +63,7 @@ fn session(shared: &Shared, id: SessionId) -> Result<Option<SessionText>> {
     let (namespace, key) = (&shared.namespace, Key::Session(id));
     let Some(stored) = namespace.store().get(&key)? else { return Ok(None) };
     let Document::Session(document) = &*stored.document else { return Ok(None) };
-    let operations = namespace.locks().operations();
+    let operations = namespace.locks().operations()?;
     Ok(Some(SessionText {
         key: key.to_string(),
         version: stored.version.0,
@@ -143,8 +143,12 @@ fn check(shared: &Shared) -> Result<check::Report> {
     let inputs = check::Inputs {
         documents: &*snapshot,
         live: Some(namespace.store()),
-        backing: Some(namespace.backing()),
-        mode: check::Mode::Online { sessions: &sessions },
+        backing: Some(namespace.contents()),
+        mode: if namespace.is_shared() {
+            check::Mode::Shared { sessions: &sessions }
+        } else {
+            check::Mode::Online { sessions: &sessions }
+        },
     };
     Ok(check::run(&inputs, &mut |_| {})?)
 }

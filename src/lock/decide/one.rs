@@ -12,6 +12,8 @@
 
 use std::collections::VecDeque;
 
+use smallvec::SmallVec;
+
 use super::Nanos;
 use crate::lock::set::Mode;
 use crate::lock::who::OpId;
@@ -42,15 +44,15 @@ pub struct Waiter {
 pub struct Lock {
     /// How the holders hold it; without meaning while there are none.
     mode: Mode,
-    /// In the order of their ids, so those of one session stand together.
-    holders: Vec<Holder>,
+    /// In the order of their ids, so those of one session stand together. Most locks have one.
+    holders: SmallVec<[Holder; 1]>,
     /// In the order in which they came.
     queue: VecDeque<Waiter>,
 }
 
 impl Default for Lock {
     fn default() -> Lock {
-        Lock { mode: Mode::Shared, holders: Vec::new(), queue: VecDeque::new() }
+        Lock { mode: Mode::Shared, holders: SmallVec::new(), queue: VecDeque::new() }
     }
 }
 
@@ -58,7 +60,7 @@ impl Lock {
     /// A lock as a document has it. The caller keeps the rules if the document did.
     pub(in crate::lock) fn restore(mode: Mode, mut holders: Vec<Holder>, queue: VecDeque<Waiter>) -> Lock {
         holders.sort_by_key(|holder| holder.op);
-        Lock { mode, holders, queue }
+        Lock { mode, holders: holders.into(), queue }
     }
 
     /// How the lock is held; without meaning while nobody holds it.

@@ -17,14 +17,18 @@ pub mod claims;
 pub mod record;
 mod view;
 
+pub use view::lock_documents;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::change::{Pauses, Store};
 use super::session::{self, Operation, Standing};
 use super::set::LockEntry;
-use super::{Blocked, LockError, LockSet, Mode, OpId};
+use super::{Blocked, Counters, LockError, LockSet, Mode, OpId};
 use crate::ambient::Clock;
 use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::store::StoreError;
@@ -37,6 +41,9 @@ use record::{ask, blocked};
 pub struct Settings {
     /// How long the id of a lock document may be, in bytes: a property of the engine, the same for all its sessions.
     pub id_bytes_max: usize,
+    /// Whether a session takes no locks while no heartbeat of it was confirmed for a lease. Where every commit finds out by
+    /// itself whether its session lives, that would only turn an absence of the store into an error.
+    pub silence_stops: bool,
     /// How long a waiter waits before it looks the second time.
     pub look_after: Duration,
     /// How long it waits between two looks at most.
@@ -47,6 +54,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             id_bytes_max: 512,
+            silence_stops: true,
             look_after: Duration::from_millis(2),
             look_at_least_every: Duration::from_millis(100),
         }
@@ -65,6 +73,7 @@ pub struct SharedLocks {
     standing: Arc<Standing>,
     closed: Arc<AtomicBool>,
     settings: Settings,
+    counted: Arc<Mutex<Counters>>,
 }
 
 /// A lock document as an operation left it.
@@ -98,7 +107,7 @@ impl SharedLocks {
         settings: Settings,
     ) -> Self {
         let store = Store { cells, clock, seed: standing.session().0 };
-        Self { store, standing, closed: Arc::default(), settings }
+        Self { store, standing, closed: Arc::default(), settings, counted: Arc::default() }
     }
 
     /// Takes all locks of the set, or none. Does not wait for anybody.
@@ -136,15 +145,24 @@ impl SharedLocks {
         self.closed.store(true, Ordering::Release);
     }
 
+    /// What this session has done so far. `operations` and `locks` are those of this session that hold at this moment.
+    pub fn counters(&self) -> Counters {
+        *self.counted.lock()
+    }
+
     fn check(&self) -> Result<(), Refusal> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Refusal::Error(LockError::Closed));
         }
-        Ok(self.standing.check()?)
+        match self.standing.check() {
+            Err(StoreError::Engine { .. }) if !self.settings.silence_stops => Ok(()),
+            checked => Ok(checked?),
+        }
     }
 
-    /// Removes every ghost from every lock document; returns from how many. A ghost that nobody waits for only takes room,
-    /// so to be called now and then.
+    /// Removes every ghost from every lock document; returns from how many. To be called once a lease, or somebody may wait
+    /// for ever: only its own session knows a ghost while an older operation of the session still runs, and that one may be
+    /// waiting for whom the ghost blocks.
     ///
     /// # Errors
     /// The store's.
@@ -168,7 +186,12 @@ impl SharedLocks {
         let keys: Vec<_> = documents.iter().map(|(key, _)| key.clone()).collect();
         let operation = self.standing.begin();
         // From here on, whatever is taken is released when the guard is dropped.
-        let mut guard = SharedGuard { locks: self.clone(), held: Vec::with_capacity(keys.len()), operation };
+        let mut guard = SharedGuard {
+            locks: self.clone(),
+            held: Vec::with_capacity(keys.len()),
+            granted: false,
+            operation,
+        };
         // A hint, in one round trip: each compare-and-set says whether it still holds.
         let hints = self.store.insist(|| self.store.cells.read_many(&keys))?;
         if wait.is_zero() {
@@ -182,15 +205,41 @@ impl SharedLocks {
                 entry,
                 purpose: &purpose,
                 deadline: started.saturating_add(wait),
+                waited: false,
             };
             // Listed first, so that it is released also if nobody knows whether it was taken.
             guard.held.push(Held { key: key.clone(), known: None });
-            let known = taking.run(hint)?;
+            let began = self.store.clock.now();
+            let taken = taking.run(hint);
+            if taking.waited {
+                self.count_wait(began);
+            }
+            let known = taken.inspect_err(|refusal| self.count_refusal(refusal, wait))?;
             if let Some(held) = guard.held.last_mut() {
                 held.known = Some(known);
             }
         }
+        guard.granted = true;
+        let mut counted = self.counted.lock();
+        counted.acquisitions += 1;
+        counted.operations += 1;
+        counted.locks += guard.held.len() as u64;
         Ok(guard)
+    }
+
+    fn count_refusal(&self, refusal: &Refusal, wait: Duration) {
+        if matches!(refusal, Refusal::Blocked(_)) && !wait.is_zero() {
+            self.counted.lock().expired += 1;
+        }
+    }
+
+    /// An operation that had to wait for a lock goes on, one way or another.
+    fn count_wait(&self, began: Duration) {
+        let waited = self.store.clock.now().saturating_sub(began);
+        let mut counted = self.counted.lock();
+        counted.waits += 1;
+        let waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+        counted.longest_wait_us = counted.longest_wait_us.max(waited_us);
     }
 
     /// Refuses at once, before anything is written, if a lock is seen not to be free for somebody who does not wait.
@@ -273,6 +322,8 @@ struct Taking<'a> {
     entry: LockEntry,
     purpose: &'a Arc<str>,
     deadline: Duration,
+    /// Whether it had to wait for others.
+    waited: bool,
 }
 
 impl Taking<'_> {
@@ -311,6 +362,7 @@ impl Taking<'_> {
                 self.locks.check()?;
             }
             let Some(next) = asked.write else {
+                self.waited = true;
                 looks.pause_at_most(self.deadline.saturating_sub(now));
                 continue;
             };
@@ -363,6 +415,8 @@ impl Taking<'_> {
 pub struct SharedGuard {
     locks: SharedLocks,
     held: Vec<Held>,
+    /// Whether all of them were taken.
+    granted: bool,
     /// Dropped after the locks are released.
     operation: Operation,
 }
@@ -371,6 +425,11 @@ impl SharedGuard {
     /// Which operation holds the locks.
     pub fn op(&self) -> OpId {
         OpId { session: self.locks.standing.session(), number: self.operation.number() }
+    }
+
+    /// Why the locks are held no more; `None` while they are, as far as the session knows.
+    pub fn lost(&self) -> Option<LockError> {
+        self.locks.standing.is_fenced().then_some(LockError::SessionDropped)
     }
 
     /// Leaves the claims where they are, until the session has ended and its intents are settled. For an operation that
@@ -383,6 +442,11 @@ impl SharedGuard {
 
 impl Drop for SharedGuard {
     fn drop(&mut self) {
+        if self.granted {
+            let mut counted = self.locks.counted.lock();
+            counted.operations = counted.operations.saturating_sub(1);
+            counted.locks = counted.locks.saturating_sub(self.held.len() as u64);
+        }
         if std::thread::panicking() {
             // Nobody knows how far the operation came.
             self.held.clear();

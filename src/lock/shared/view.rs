@@ -8,7 +8,7 @@ use crate::document::{LockClaim, LockRecord};
 use crate::lock::{
     HolderEntry, LockDocument, LockError, LockId, Mode, OperationEntry, Timestamp, WaiterEntry,
 };
-use crate::store::cells::{CellKey, Listed, StoredCell};
+use crate::store::cells::{CellKey, Cells, Listed, StoredCell};
 
 impl SharedLocks {
     /// The lock documents, in the global order; each as it was at some instant. One that is damaged is an error of its own.
@@ -16,17 +16,7 @@ impl SharedLocks {
     /// # Errors
     /// The store's.
     pub fn documents(&self) -> Result<Vec<Result<LockDocument, LockError>>, LockError> {
-        let mut documents = Vec::new();
-        for (key, found) in self.list()? {
-            documents.push(describe(&key, &found, self.settings.id_bytes_max));
-        }
-        documents.sort_by(|one, other| {
-            let id = |document: &Result<LockDocument, _>| {
-                document.as_ref().ok().map(|document| document.id.clone())
-            };
-            id(one).cmp(&id(other))
-        });
-        Ok(documents)
+        Ok(describe_all(self.list()?, self.settings.id_bytes_max))
     }
 
     /// The lock document of one path; `None` if nobody holds it.
@@ -42,6 +32,26 @@ impl SharedLocks {
     pub(super) fn list(&self) -> Result<Vec<(CellKey, StoredCell)>, LockError> {
         Ok(self.store.insist(|| self.store.cells.list(Listed::Locks))?)
     }
+}
+
+/// The lock documents of a store, for who has no session there; else as [`SharedLocks::documents`].
+///
+/// # Errors
+/// The store's.
+pub fn lock_documents(
+    cells: &dyn Cells,
+    id_bytes_max: usize,
+) -> Result<Vec<Result<LockDocument, LockError>>, LockError> {
+    Ok(describe_all(cells.list(Listed::Locks)?, id_bytes_max))
+}
+
+fn describe_all(
+    cells: Vec<(CellKey, StoredCell)>,
+    id_bytes_max: usize,
+) -> Vec<Result<LockDocument, LockError>> {
+    let mut documents: Vec<_> = cells.iter().map(|(key, found)| describe(key, found, id_bytes_max)).collect();
+    documents.sort_by_cached_key(|document| document.as_ref().ok().map(|document| document.id.clone()));
+    documents
 }
 
 /// The path of a lock document, which its id must belong to.

@@ -74,6 +74,12 @@ fn an_exclusive_request_is_not_starved_by_shares_that_never_rest() {
         }
         began.wait();
         for round in 1..=ROUNDS as u64 {
+            // However late a busy machine lets the sharers begin: they are at it when the request comes.
+            let end = later();
+            while holds.load(SeqCst) < round * SHARERS {
+                assert!(ambient::monotonic() < end, "the sharers have stopped");
+                std::thread::yield_now();
+            }
             // Somebody shares it when the exclusive request comes, so that it waits.
             let share = table.acquire(hold(0, Mode::Shared), later()).unwrap();
             let (on_thread, granted) = (&table, &granted);
@@ -97,7 +103,6 @@ fn an_exclusive_request_is_not_starved_by_shares_that_never_rest() {
     });
     let holds = holds.into_inner();
     println!("{ROUNDS} exclusive requests among {holds} shares");
-    assert!(holds > SHARERS, "the sharers have shared nothing");
     assert_eq!(overtaken.into_inner(), 0, "shares that were asked for later were granted first");
 }
 

@@ -3,7 +3,7 @@
 use crate::content::MAX_SIZE;
 use crate::document::merge::Extent;
 use crate::document::{
-    Body, Content, ContentPlace, Document, FileKind, Ino, Key, Node, NodeDelta, Timestamp, Xattr,
+    Body, Content, ContentPlace, Document, FileKind, Ino, Key, Node, NodeDelta, Timestamp, Version, Xattr,
 };
 use crate::namespace::acl::{self, Acl};
 use crate::namespace::inodes::{Io, Pin};
@@ -57,7 +57,7 @@ impl Namespace {
         // Writers of the content take turns; other attributes need no turn.
         let mut io = change.size.map(|_| pin.io.write());
         self.retry(|| {
-            // The bytes of a backing file change before and after the commit; a fence waits for all.
+            // Bytes apart from the node change before and after the commit; a fence waits for all.
             let _pass = self.gate.enter()?;
             let (version, old) = self.live_node(ino)?;
             let mut node = (*old).clone();
@@ -65,7 +65,7 @@ impl Namespace {
             let now = self.now();
             let shrunk = match (change.size, &mut io) {
                 (Some(size), Some(io)) => {
-                    let (next, shrunk) = self.resize(&pin, io, ino, &mut node, size, commit)?;
+                    let (next, shrunk) = self.resize(&pin, io, ino, (&old, &mut node), size, commit)?;
                     commit = next;
                     node.mtime = now;
                     shrunk
@@ -76,25 +76,35 @@ impl Namespace {
             node.atime = change.atime.map_or(node.atime, |t| t.resolve(now));
             node.mtime = change.mtime.map_or(node.mtime, |t| t.resolve(now));
             node.ctime = now;
-            self.commit(&commit.put(Key::Node(ino), Document::Node(node)))?;
+            let version = self.commit(&commit.put(Key::Node(ino), Document::Node(node)))?;
             if let (Some(size), Some(io)) = (shrunk, &mut io) {
-                self.cut(&pin, io, ino, size)?;
+                let before = old.regular().map_or(0, |regular| regular.blocks);
+                self.cut(&pin, io, ino, (version, size), before)?;
             }
             Ok(self.live_node(ino)?.1)
         })
     }
 
-    /// Cuts the backing file of a node that says already that it is shorter. So a crash before this loses nothing: what
-    /// is over is cut before the file grows again. The space that is free now is put right after it.
-    fn cut(&self, pin: &Pin<'_>, io: &mut Io, ino: Ino, size: u64) -> Result<()> {
+    /// Cuts the bytes of a node that says already that it is shorter, and still that it takes `before` blocks. So a crash
+    /// before this loses nothing: what is over is cut before the file grows again. The space that is free now is put right
+    /// after it.
+    fn cut(
+        &self,
+        pin: &Pin<'_>,
+        io: &mut Io,
+        ino: Ino,
+        (version, size): (Version, u64),
+        before: u64,
+    ) -> Result<()> {
         io.trimmed = false;
-        let file = pin.backing(io, ino, self)?;
-        file.truncate(size)?;
+        let file = pin.file(io, ino, self)?;
+        file.truncate(size, version)?;
         io.trimmed = true;
         let extent =
-            Extent { size_at_least: 0, blocks: file.allocated_blocks()?, place: ContentPlace::Backing };
+            Extent { size_at_least: 0, blocks: file.allocated_blocks(before)?, place: self.contents.place() };
         let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
         self.commit(&Commit::new().merge(Key::Node(ino), delta))?;
+        file.blocks_are_named();
         Ok(())
     }
 
@@ -134,13 +144,13 @@ impl Namespace {
         Ok(commit)
     }
 
-    /// Sets the size. The second result is the size to which the backing file is to be cut after the commit.
+    /// Sets the size. The second result is the size to which the bytes are to be cut after the commit.
     fn resize(
         &self,
         pin: &Pin<'_>,
         io: &mut Io,
         ino: Ino,
-        node: &mut Node,
+        (old, node): (&NodeRef, &mut Node),
         size: u64,
         commit: Commit,
     ) -> Result<(Commit, Option<u64>)> {
@@ -154,6 +164,7 @@ impl Namespace {
                 _ => NamespaceError::Invalid("only a regular file has a size to set"),
             });
         };
+        self.require_here(ino, regular.place)?;
         let old_size = std::mem::replace(&mut regular.size, size);
         match regular.place {
             ContentPlace::Empty => Ok((commit, None)),
@@ -162,19 +173,19 @@ impl Namespace {
                 Ok((commit.delete(Key::Content(ino)), None))
             }
             ContentPlace::Inline => {
-                let bytes = self.inline(ino)?;
-                if size >= bytes.len() as u64 {
+                let inline = self.inline(ino, old, 0)?;
+                if size >= inline.bytes.len() as u64 {
                     return Ok((commit, None));
                 }
-                let bytes = &bytes[..size as usize];
+                let bytes = &inline.bytes[..size as usize];
                 regular.blocks = inline_blocks(bytes.len());
                 let document = Document::Content(Content { bytes: bytes.into() });
-                Ok((commit.put(Key::Content(ino), document), None))
+                Ok((inline.unchanged(commit).put(Key::Content(ino), document), None))
             }
-            ContentPlace::Backing if size < old_size => Ok((commit, Some(size))),
-            ContentPlace::Backing => {
-                if !io.trimmed {
-                    pin.backing(io, ino, self)?.trim(old_size)?;
+            ContentPlace::Backing | ContentPlace::Chunks if size < old_size => Ok((commit, Some(size))),
+            ContentPlace::Backing | ContentPlace::Chunks => {
+                if !io.trimmed || self.contents.is_shared() {
+                    pin.file(io, ino, self)?.trim(old_size, old.version())?;
                     io.trimmed = true;
                 }
                 Ok((commit, None))

@@ -1,10 +1,10 @@
-//! copy_file_range: within the host where both files are there, else through memory.
+//! copy_file_range: from place to place where both files are apart from their nodes, else through memory.
 
 use crate::content::MAX_SIZE;
-use crate::document::{ContentPlace, Ino};
+use crate::document::Ino;
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
 
-use super::read::regular;
+use super::read::{regular, view};
 use super::write::Privileges;
 
 /// One call copies no more, so that it does not hold up a thread for long; the program asks again.
@@ -25,7 +25,7 @@ impl Namespace {
         len: u64,
     ) -> Result<(u64, Privileges)> {
         let len = len.min(COPY_MAX);
-        if let Some(done) = self.copy_backing(caller, (from, from_offset), (to, to_offset), len)? {
+        if let Some(done) = self.copy_apart(caller, (from, from_offset), (to, to_offset), len)? {
             return Ok(done);
         }
         let (mut done, mut privileges) = (0, Privileges::Kept);
@@ -43,8 +43,9 @@ impl Namespace {
         Ok((done, privileges))
     }
 
-    /// Copies between two backing files, within the host and with its holes. `None` if that is not how these two are.
-    fn copy_backing(
+    /// Copies between two files whose bytes are apart from their nodes, with their holes. `None` if that is not how
+    /// these two are.
+    fn copy_apart(
         &self,
         caller: Caller,
         (from, from_offset): (Ino, u64),
@@ -66,19 +67,19 @@ impl Namespace {
         };
         self.retry(|| {
             let (_, source) = self.live_node(from)?;
-            let source = regular(&source)?;
+            let (source, source_view) = (regular(&source)?, view(&source, regular(&source)?));
             let len = len.min(source.size.saturating_sub(from_offset));
             if len == 0 {
                 return Ok(Some((0, Privileges::Kept)));
             }
-            if source.place != ContentPlace::Backing {
+            if source.place != self.contents.place() {
                 return Ok(None);
             }
-            let Some(source_file) = self.backing.find(from.0)? else { return Ok(None) };
+            let Some(source_file) = self.contents.find(from.0)? else { return Ok(None) };
             let (_, target) = self.live_node(to)?;
             self.store.admit_content(len)?;
-            let prepared = self.prepare(&to_pin, &mut to_io, to, &target)?;
-            let copied = source_file.copy_to(from_offset, &prepared.file, to_offset, len);
+            let prepared = self.prepare(&to_pin, &mut to_io, to, &target, to_offset)?;
+            let copied = source_file.copy_to(from_offset, &prepared.file, to_offset, len, source_view);
             if !matches!(copied, Ok(copied) if copied == len) {
                 // What came after the last byte that counts may stand beyond the node's size.
                 to_io.trimmed = false;

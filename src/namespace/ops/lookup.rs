@@ -13,6 +13,10 @@ impl Namespace {
     pub fn lookup(&self, parent: Ino, name: &Name) -> Result<Found> {
         self.retry(|| {
             let key = Key::Entry(parent, name.clone());
+            if self.is_shared() {
+                // One request for both, to be remembered: a name that is not there is mostly to be made, in the directory.
+                self.store.get_many(&[key.clone(), Key::Node(parent)])?;
+            }
             match self.entry(&key)? {
                 Some((_, entry)) => self.target(&key, entry).map(|(_, node)| (entry.ino, node)),
                 None if self.node_or_dead(parent)?.directory().is_none() => {
@@ -57,7 +61,7 @@ impl Namespace {
     /// # Errors
     /// The host's.
     pub fn space(&self) -> Result<Space> {
-        let mut space = self.backing.space()?;
+        let mut space = self.contents.space()?;
         let reserved = self.store.reserve_bytes().div_ceil(space.block_size.max(1));
         space.blocks_available = space.blocks_available.saturating_sub(reserved);
         Ok(space)

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 
 use crate::document::{Ino, Key};
-use crate::namespace::collect::{delete_inode, has_backing};
+use crate::namespace::collect::{delete_inode, is_apart};
 use crate::namespace::{Found, Namespace, NamespaceError, Result};
 use crate::store::Commit;
 
@@ -64,7 +64,7 @@ impl Namespace {
         }
         let backed = self.retry(|| {
             let (version, node) = self.live_node(ino)?;
-            let backed = has_backing(&node);
+            let backed = is_apart(&node);
             let commit = Commit::new().at(Key::Node(ino), version);
             let mut commit = delete_inode(&*self.store, ino, &node, commit)?;
             if !backed {
@@ -75,7 +75,7 @@ impl Namespace {
             Ok(backed)
         })?;
         if backed {
-            self.collector.remove_backing(ino);
+            self.collector.remove_content(ino);
         }
         Ok(())
     }

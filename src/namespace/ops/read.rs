@@ -1,9 +1,12 @@
 //! Reading bytes, and finding data and holes.
 
+use std::sync::Arc;
+
+use crate::content::{ContentFile, View};
 use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regular, Timestamp};
 use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::{Namespace, NamespaceError, Result};
-use crate::store::{Commit, NodeRef, StoreError};
+use crate::store::{Check, Commit, NodeRef, StoreError};
 
 /// An access time that is older than this is renewed by the next read, as `relatime` of mount(8) does.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
@@ -16,13 +19,15 @@ impl Namespace {
     pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Vec<u8>> {
         let pin = self.inodes.pin(ino);
         let io = pin.io.read();
-        let (_, node) = self.live_node(ino)?;
-        let regular = regular(&node)?;
-        let end = regular.size.min(offset.saturating_add(u64::from(len)));
-        let mut bytes = vec![0; usize::try_from(end.saturating_sub(offset)).unwrap_or(0)];
-        if !bytes.is_empty() {
-            self.fill(ino, regular, &io, &mut bytes, offset)?;
-        }
+        let (node, bytes) = self.retry(|| {
+            let (_, node) = self.live_node(ino)?;
+            let end = regular(&node)?.size.min(offset.saturating_add(u64::from(len)));
+            let mut bytes = vec![0; usize::try_from(end.saturating_sub(offset)).unwrap_or(0)];
+            if !bytes.is_empty() {
+                self.fill(ino, &node, &io, &mut bytes, offset)?;
+            }
+            Ok((node, bytes))
+        })?;
         drop(io);
         self.touch(ino, &node);
         Ok(bytes)
@@ -32,24 +37,26 @@ impl Namespace {
     pub(super) fn fill(
         &self,
         ino: Ino,
-        regular: &Regular,
+        node: &NodeRef,
         io: &Io,
         bytes: &mut [u8],
         offset: u64,
     ) -> Result<()> {
+        let regular = regular(node)?;
+        self.require_here(ino, regular.place)?;
         match regular.place {
             ContentPlace::Empty => {}
             ContentPlace::Inline => {
-                let inline = self.inline(ino)?;
+                let inline = self.inline(ino, node, offset.saturating_add(bytes.len() as u64))?.bytes;
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(inline.len());
                 let there = &inline[from..inline.len().min(from.saturating_add(bytes.len()))];
                 bytes[..there.len()].copy_from_slice(there);
             }
-            ContentPlace::Backing => match &io.backing {
-                Some(file) => file.read_at(bytes, offset)?,
+            ContentPlace::Backing | ContentPlace::Chunks => match &io.file {
+                Some(file) => file.read_at(bytes, offset, view(node, regular))?,
                 None => {
-                    if let Some(file) = self.backing.find(ino.0)? {
-                        file.read_at(bytes, offset)?;
+                    if let Some(file) = self.contents.find(ino.0)? {
+                        file.read_at(bytes, offset, view(node, regular))?;
                     }
                 }
             },
@@ -57,16 +64,50 @@ impl Namespace {
         Ok(())
     }
 
-    /// The inline bytes of a file that has some.
-    pub(super) fn inline(&self, ino: Ino) -> Result<std::sync::Arc<[u8]>> {
-        let key = Key::Content(ino);
-        match self.store.get(&key)?.as_ref().map(|stored| &*stored.document) {
-            Some(Document::Content(Content { bytes })) => Ok(std::sync::Arc::clone(bytes)),
-            Some(_) | None => {
-                let cause = format!("it is missing, and node:{ino} says that it is there");
-                Err(StoreError::Damaged { key: key.to_string(), cause }.into())
-            }
+    /// Refuses bytes that are in a place that this store does not have: they are not absent, so they are no zeros.
+    pub(super) fn require_here(&self, ino: Ino, place: ContentPlace) -> Result<()> {
+        if !place.is_apart() || place == self.contents.place() {
+            return Ok(());
         }
+        let cause =
+            format!("its bytes are in {place:?}, and this store has {:?} only", self.contents.place());
+        Err(StoreError::Damaged { key: Key::Node(ino).to_string(), cause }.into())
+    }
+
+    /// The inline bytes of a file of which `node` says that it has some; `wanted` of them, unless it has fewer.
+    ///
+    /// # Errors
+    /// `Conflict` if the node is another one by now.
+    pub(super) fn inline(&self, ino: Ino, node: &NodeRef, wanted: u64) -> Result<Inline> {
+        let key = Key::Content(ino);
+        let read = || -> Result<Option<Inline>> {
+            let Some(stored) = self.store.get(&key)? else { return Ok(None) };
+            match &*stored.document {
+                Document::Content(Content { bytes }) => {
+                    let check =
+                        self.contents.is_shared().then(|| Check::Version(key.clone(), stored.version));
+                    Ok(Some(Inline { bytes: Arc::clone(bytes), check }))
+                }
+                other => {
+                    let cause = format!("it holds a {}", other.kind().name());
+                    Err(StoreError::Damaged { key: key.to_string(), cause }.into())
+                }
+            }
+        };
+        let found = read()?;
+        if let Some(inline) = found.filter(|inline| !self.contents.is_shared() || inline.len() >= wanted) {
+            return Ok(inline);
+        }
+        // Another host may have changed the file between the two looks, or one of them was at what is remembered.
+        self.store.forget(&[Key::Node(ino), key.clone()]);
+        let now = self.store.node(ino)?.map(|(version, _)| version);
+        if now != Some(node.version()) {
+            return Err(NamespaceError::Conflict(key));
+        }
+        read()?.ok_or_else(|| {
+            let cause = format!("it is missing, and node:{ino} says that it is there");
+            StoreError::Damaged { key: key.to_string(), cause }.into()
+        })
     }
 
     /// The first byte at or behind `offset` that is in no hole.
@@ -96,20 +137,25 @@ impl Namespace {
         &self,
         ino: Ino,
         offset: u64,
-        find: impl FnOnce(Option<&crate::content::BackingFile>, u64, u64) -> Result<u64>,
+        find: impl Fn(Option<&ContentFile>, u64, u64) -> Result<u64>,
     ) -> Result<u64> {
         let pin = self.inodes.pin(ino);
         let _io = pin.io.read();
-        let (_, node) = self.live_node(ino)?;
-        let regular = regular(&node)?;
-        if offset >= regular.size {
-            return Err(NamespaceError::NoData);
-        }
-        match regular.place {
-            ContentPlace::Empty => find(None, 0, regular.size),
-            ContentPlace::Inline => find(None, self.inline(ino)?.len() as u64, regular.size),
-            ContentPlace::Backing => find(self.backing.find(ino.0)?.as_deref(), 0, regular.size),
-        }
+        self.retry(|| {
+            let (_, node) = self.live_node(ino)?;
+            let regular = regular(&node)?;
+            if offset >= regular.size {
+                return Err(NamespaceError::NoData);
+            }
+            match regular.place {
+                ContentPlace::Empty => find(None, 0, regular.size),
+                ContentPlace::Inline => find(None, self.inline(ino, &node, 0)?.len(), regular.size),
+                ContentPlace::Backing | ContentPlace::Chunks => {
+                    self.require_here(ino, regular.place)?;
+                    find(self.contents.find(ino.0)?.as_ref(), 0, regular.size)
+                }
+            }
+        })
     }
 
     /// Keeps the access time, if this mount does and it is due. That it cannot be kept is no reason to fail a read.
@@ -132,6 +178,30 @@ fn access_time_is_due(atime: Timestamp, mtime: Timestamp, ctime: Timestamp, now:
     atime <= mtime || atime <= ctime || now.sec.saturating_sub(atime.sec) >= RELATIME_SECONDS
 }
 
+/// The bytes of a small file.
+pub(super) struct Inline {
+    pub(super) bytes: Arc<[u8]>,
+    /// What a change that rests on them must check, where other hosts may change them.
+    check: Option<Check>,
+}
+
+impl Inline {
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// `commit`, if the bytes are still these.
+    pub(super) fn unchanged(&self, mut commit: Commit) -> Commit {
+        commit.checks.extend(self.check.clone());
+        commit
+    }
+}
+
+/// What a reader of the bytes has seen of the node.
+pub(super) fn view(node: &NodeRef, regular: &Regular) -> View {
+    View { version: node.version(), size: regular.size }
+}
+
 pub(super) fn regular(node: &NodeRef) -> Result<&Regular> {
     node.regular().ok_or(match node.directory() {
         Some(_) => NamespaceError::IsADirectory,
@@ -140,18 +210,14 @@ pub(super) fn regular(node: &NodeRef) -> Result<&Regular> {
 }
 
 impl Pin<'_> {
-    /// The backing file, opened once and kept while the inode is in use. Made if it is absent.
-    pub(super) fn backing(
-        &self,
-        io: &mut Io,
-        ino: Ino,
-        namespace: &Namespace,
-    ) -> Result<std::sync::Arc<crate::content::BackingFile>> {
-        if let Some(file) = &io.backing {
-            return Ok(std::sync::Arc::clone(file));
+    /// The bytes of the inode, opened once and kept while it is in use; made if they are absent. They are changed by the
+    /// session of `namespace`, whichever opened them.
+    pub(super) fn file(&self, io: &mut Io, ino: Ino, namespace: &Namespace) -> Result<ContentFile> {
+        if let Some(file) = &io.file {
+            return Ok(namespace.contents.again(file));
         }
-        let file = namespace.backing.file(ino.0)?;
-        io.backing = Some(std::sync::Arc::clone(&file));
+        let file = namespace.contents.file(ino.0)?;
+        io.file = Some(file.clone());
         Ok(file)
     }
 }

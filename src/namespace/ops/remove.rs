@@ -1,7 +1,7 @@
 //! Removing names: unlink and rmdir, and what goes with the last name of an inode.
 
 use crate::document::{Document, Entry, FileKind, Ino, Key, Name, NodeDelta, Orphan, Timestamp, Version};
-use crate::namespace::collect::{delete_inode, has_backing};
+use crate::namespace::collect::{delete_inode, is_apart};
 use crate::namespace::inodes::Life;
 use crate::namespace::{Namespace, NamespaceError, Result};
 use crate::rules::{Rule, holds};
@@ -13,8 +13,8 @@ pub(super) enum After {
     Nothing,
     /// The inode is open and has no name left: the last close collects it.
     Orphaned,
-    /// The inode is gone; its backing files are to be removed.
-    RemoveBacking,
+    /// The inode is gone; its bytes apart from it are to be removed.
+    RemoveContent,
 }
 
 impl Namespace {
@@ -90,10 +90,10 @@ impl Namespace {
         if node.nlink <= 1 && life.opens == 0 {
             self.inodes.bury(ino, node.removed());
             let commit = delete_inode(&*self.store, ino, node, commit)?;
-            if !has_backing(node) {
+            if !is_apart(node) {
                 return Ok((commit, After::Nothing));
             }
-            return Ok((commit.put(Key::Orphan(ino), self.orphan()), After::RemoveBacking));
+            return Ok((commit.put(Key::Orphan(ino), self.orphan()), After::RemoveContent));
         }
         let mut left = (**node).clone();
         left.nlink = left.nlink.saturating_sub(1);
@@ -111,7 +111,7 @@ impl Namespace {
     pub(super) fn name_dropped(&self, ino: Ino, life: &mut Life, after: &After) {
         match after {
             After::Orphaned => life.orphaned = true,
-            After::RemoveBacking => self.collector.remove_backing(ino),
+            After::RemoveContent => self.collector.remove_content(ino),
             After::Nothing => {}
         }
     }

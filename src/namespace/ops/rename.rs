@@ -18,11 +18,11 @@ use std::time::Instant;
 
 use crate::ambient;
 use crate::document::{Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta, Timestamp, Version};
-use crate::lock::{Guard, LockError, LockId, Mode, Plan, Request};
+use crate::lock::{LockError, LockGuard, LockId, Mode, Plan, Request};
 use crate::namespace::resolve::Chain;
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
 use crate::rules::{Rule, holds};
-use crate::store::{Check, Commit, NodeRef};
+use crate::store::{Check, Commit, NodeRef, StoreError};
 
 use super::make::{Make, What};
 use super::remove::After;
@@ -124,6 +124,12 @@ impl Namespace {
                     } else {
                         guard.while_held(|| self.move_names(caller, rename, &resolved))
                     };
+                    // Should the change still be made, nobody may have moved what it rests on.
+                    let unknown = matches!(outcome, Err(NamespaceError::Store(StoreError::Unknown(_))));
+                    if unknown {
+                        guard.abandon();
+                        return outcome;
+                    }
                     match (outcome, guard.release()) {
                         // It starts over only if nobody was told that it is ended.
                         (Err(NamespaceError::Conflict(_)), Err(revoked)) => Err(revoked.into()),
@@ -146,7 +152,7 @@ impl Namespace {
         rename: &Rename,
         paths: &Paths,
         before: &Resolved,
-        guard: &Guard,
+        guard: &LockGuard,
     ) -> Result<()> {
         let Some(now) = self.resolve(rename)? else { return Ok(()) };
         if !still_fits(paths, &now.paths(rename)?) || !self.means_the_same(paths, rename, before, &now) {
@@ -161,7 +167,7 @@ impl Namespace {
     /// # Errors
     /// `NotFound` if the path leads nowhere; `Lock` for the root, if the volume has no locks, and if the lock was not
     /// granted.
-    pub fn hold(&self, names: &[Name], mode: Mode, operation: &str, patience: Patience) -> Result<Guard> {
+    pub fn hold(&self, names: &[Name], mode: Mode, operation: &str, patience: Patience) -> Result<LockGuard> {
         let path = LockId::from_components(names.iter().map(Name::as_bytes))?;
         let plan = Plan::Hold { path: &path, mode };
         let before = self.walk(names)?;
@@ -194,7 +200,7 @@ impl Namespace {
         members: Vec<LockId>,
         operation: impl FnOnce() -> Arc<str>,
         patience: Patience,
-    ) -> Result<Option<Guard>> {
+    ) -> Result<Option<LockGuard>> {
         let Some(set) = self.volume.locking.lock_set(plan, members)? else { return Ok(None) };
         let request = Request { session: self.session, set, operation: operation() };
         drop(self.gate.enter()?);
@@ -433,7 +439,7 @@ impl Paths {
     /// For people.
     fn describe(&self, manner: Manner) -> Arc<str> {
         let verb = if manner == Manner::Exchange { "exchange" } else { "rename" };
-        format!("{verb} {} to {}", self.source, self.target).into()
+        [verb, " ", &self.source.to_string(), " to ", &self.target.to_string()].concat().into()
     }
 }
 

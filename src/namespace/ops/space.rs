@@ -42,7 +42,9 @@ impl Namespace {
             if allocation != Allocation::PunchHole {
                 self.store.admit_content(len)?;
             }
-            let prepared = self.prepare(&pin, &mut io, ino, &node)?;
+            // What is only reserved, or lies before what is zeroed, must read as zeros.
+            let from = if keep_size { 0 } else { u64::MAX };
+            let prepared = self.prepare(&pin, &mut io, ino, &node, from)?;
             let file = &prepared.file;
             let done = match allocation {
                 Allocation::Reserve => file.allocate(offset, len, !keep_size),

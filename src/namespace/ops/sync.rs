@@ -1,7 +1,7 @@
 //! fsync: what was acknowledged survives a power cut.
 
 use crate::document::Ino;
-use crate::namespace::collect::has_backing;
+use crate::namespace::collect::is_apart;
 use crate::namespace::{Namespace, Result};
 
 impl Namespace {
@@ -13,28 +13,28 @@ impl Namespace {
         let open = {
             let pin = self.inodes.pin(ino);
             let io = pin.io.read();
-            io.backing.clone()
+            io.file.clone()
         };
         let node = self.node_or_dead(ino)?;
-        let backing = match open {
+        let file = match open {
             Some(file) => Some(file),
             // Not used since it was opened, but perhaps written before that.
-            None if has_backing(&node) => self.backing.find(ino.0)?,
+            None if is_apart(&node) => self.contents.find(ino.0)?,
             None => None,
         };
-        if let Some(file) = backing {
+        if let Some(file) = file {
             file.sync(data_only).inspect_err(|error| self.store.stop(&error.to_string()))?;
         }
         self.sync()
     }
 
     /// Makes all changes of names and attributes durable. The documents become durable all together, those of other files
-    /// too, so the backing files that they name must be found again: their names go first.
+    /// too, so the backing files that they name must be found again: their names go first. Chunks are documents themselves.
     ///
     /// # Errors
     /// As [`Namespace::fsync`].
     pub fn sync(&self) -> Result<()> {
-        self.backing.sync_names().inspect_err(|error| self.store.stop(&error.to_string()))?;
+        self.contents.sync_names().inspect_err(|error| self.store.stop(&error.to_string()))?;
         Ok(self.store.sync()?)
     }
 }

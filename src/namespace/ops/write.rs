@@ -1,16 +1,15 @@
 //! Writing bytes.
 //!
 //! What is hard: whatever crashes when, no file shows bytes that were never written to it. The rule that gives it: bytes
-//! reach their backing file before the node's document names a size that covers them, and what a backing file holds
-//! beyond the node's size is cut off before the node is let name a larger one ([`prepare`](Namespace::prepare)). When a
-//! write fails, what it has left in the backing file is cut off at once, so that it neither shows nor takes space.
+//! reach their backing file, or their chunks, before the node's document names a size that covers them, and what is there
+//! beyond the node's size is cut off before the node is let name a larger one ([`prepare`](Namespace::prepare)), unless
+//! the write covers it. When a write fails, what it has left there is cut off at once, so that it neither shows nor takes
+//! space.
 //!
 //! Small contents are one document, written in the same commit as the node. A file that outgrows it moves to a backing
-//! file, and stays there.
+//! file or to chunks, whichever the store has, and stays there.
 
-use std::sync::Arc;
-
-use crate::content::{BackingFile, MAX_SIZE};
+use crate::content::{ContentError, ContentFile, MAX_SIZE};
 use crate::document::merge::Extent;
 use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regular};
 use crate::namespace::gate::Pass;
@@ -36,15 +35,17 @@ pub enum Privileges {
     Dropped,
 }
 
-/// The backing file of one inode that is about to change, and what the node says of it now.
+/// The bytes of one inode, apart from its node, that are about to change, and what the node says of them now.
 pub(super) struct Prepared<'a> {
-    pub(super) file: Arc<BackingFile>,
+    pub(super) file: ContentFile,
     /// Makes the node say where the bytes are; to be finished by [`Namespace::finish`].
     pub(super) commit: Commit,
     ino: Ino,
     node: &'a NodeRef,
     place: ContentPlace,
     size: u64,
+    /// The space that the node says they take.
+    blocks: u64,
     /// The bytes change before the commit; a fence waits for both.
     pass: Pass<'a>,
 }
@@ -80,28 +81,25 @@ impl Namespace {
             if data.is_empty() {
                 return Ok(Privileges::Kept);
             }
-            if regular.place != ContentPlace::Backing && end <= u64::from(self.volume.inline_max) {
-                let (commit, extent) = self.write_inline(ino, regular, data, offset)?;
+            if !regular.place.is_apart() && end <= u64::from(self.volume.inline_max) {
+                let (commit, extent) = self.write_inline(ino, &node, data, offset)?;
                 let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
                 return self.commit_content(ino, &node, drop_privileges, commit, delta);
             }
             self.store.admit_content(data.len() as u64)?;
-            let prepared = self.prepare(&pin, &mut io, ino, &node)?;
-            let written = prepared.file.write_at(data, offset).map_err(Into::into);
+            let prepared = self.prepare(&pin, &mut io, ino, &node, offset)?;
+            let written = prepared.file.write_at(data, offset, node.version()).map_err(Into::into);
             self.finish(&mut io, prepared, written.map(|()| end), drop_privileges)
         })
     }
 
-    fn write_inline(
-        &self,
-        ino: Ino,
-        regular: &Regular,
-        data: &[u8],
-        offset: u64,
-    ) -> Result<(Commit, Extent)> {
-        let mut bytes = match regular.place {
-            ContentPlace::Inline => self.inline(ino)?.to_vec(),
-            _ => Vec::new(),
+    fn write_inline(&self, ino: Ino, node: &NodeRef, data: &[u8], offset: u64) -> Result<(Commit, Extent)> {
+        let (commit, mut bytes) = match regular(node)?.place {
+            ContentPlace::Inline => {
+                let inline = self.inline(ino, node, 0)?;
+                (inline.unchanged(Commit::new()), inline.bytes.to_vec())
+            }
+            _ => (Commit::new(), Vec::new()),
         };
         let from = offset as usize; // At most `inline_max`: the caller has seen to it.
         let end = from + data.len();
@@ -115,39 +113,55 @@ impl Namespace {
             place: ContentPlace::Inline,
         };
         let document = Document::Content(Content { bytes: bytes.into() });
-        Ok((Commit::new().put(Key::Content(ino), document), extent))
+        Ok((commit.put(Key::Content(ino), document), extent))
     }
 
-    /// The backing file, holding exactly what the node says that the file holds, and a commit that makes the node say
-    /// that its bytes are there.
+    /// The backing file or the chunks, holding what the node says that the file holds and nothing more below `from`, and
+    /// a commit that makes the node say that its bytes are there. The caller writes every byte from `from` on to the
+    /// size that the node is to name.
     pub(super) fn prepare<'a>(
         &'a self,
         pin: &Pin<'_>,
         io: &mut Io,
         ino: Ino,
         node: &'a NodeRef,
+        from: u64,
     ) -> Result<Prepared<'a>> {
-        let Regular { size, place, .. } = *regular(node)?;
+        let Regular { size, place, blocks } = *regular(node)?;
+        self.require_here(ino, place)?;
         let pass = self.gate.enter()?;
-        let file = pin.backing(io, ino, self)?;
+        let file = pin.file(io, ino, self)?;
         let mut commit = Commit::new();
-        if !io.trimmed || place != ContentPlace::Backing {
-            // Until the commit the node may not know of this file: a try that failed may have left anything in it.
-            let known = if place == ContentPlace::Backing { size } else { 0 };
-            file.trim(known)?;
+        let apart = place.is_apart();
+        // Until the commit the node may not know of this file: a try that failed may have left anything in it.
+        let known = if apart { size } else { 0 };
+        file.begin(known);
+        let inline = match place {
+            ContentPlace::Inline => Some(self.inline(ino, node, 0)?),
+            _ => None,
+        };
+        let written = inline.as_ref().map_or(known, |inline| inline.bytes.len() as u64);
+        let must_trim = if self.contents.is_shared() {
+            // Another host may have left something since this one looked; but the caller writes over all that shows.
+            from > written || size > written
+        } else {
+            !io.trimmed || !apart
+        };
+        if must_trim {
+            file.trim(known, node.version())?;
             io.trimmed = true;
         }
-        if place == ContentPlace::Inline {
-            file.write_at(&self.inline(ino)?, 0)?;
+        if let Some(inline) = inline {
+            file.write_at(&inline.bytes, 0, node.version())?;
             // The document may be durable, and goes with the commit; what takes its place must be so before.
             file.sync(true)?;
-            commit = commit.delete(Key::Content(ino));
+            commit = inline.unchanged(commit).delete(Key::Content(ino));
         }
-        Ok(Prepared { file, commit, ino, node, place, size, pass })
+        Ok(Prepared { file, commit, ino, node, place, size, blocks: if apart { blocks } else { 0 }, pass })
     }
 
-    /// Commits a change of a backing file that reaches to the end that `outcome` says (0: the file does not grow); or
-    /// undoes it.
+    /// Commits a change of bytes apart from the node that reaches to the end that `outcome` says (0: the file does not
+    /// grow); or undoes it.
     pub(super) fn finish(
         &self,
         io: &mut Io,
@@ -155,23 +169,32 @@ impl Namespace {
         outcome: Result<u64>,
         drop_privileges: bool,
     ) -> Result<Privileges> {
-        let Prepared { file, commit, ino, node, place, size, pass: _pass } = prepared;
+        let Prepared { file, mut commit, ino, node, place, size, blocks, pass: _pass } = prepared;
         let committed = outcome.and_then(|size_at_least| {
-            let extent =
-                Extent { size_at_least, blocks: file.allocated_blocks()?, place: ContentPlace::Backing };
+            let extent = Extent {
+                size_at_least,
+                blocks: file.allocated_blocks(blocks)?,
+                place: self.contents.place(),
+            };
+            commit.checks.extend(file.checks(if place.is_apart() { size } else { 0 }));
             let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
-            self.commit_content(ino, node, drop_privileges, commit, delta)
+            let privileges = self.commit_content(ino, node, drop_privileges, commit, delta)?;
+            file.blocks_are_named();
+            Ok(privileges)
         });
         committed.inspect_err(|_| {
             io.trimmed = false;
-            let undone = if place == ContentPlace::Backing {
-                file.truncate(size)
+            let undone = if place.is_apart() {
+                file.truncate(size, node.version())
             } else {
                 // The node does not know of this file, so nobody would ever remove it.
-                io.backing = None;
-                self.backing.remove(ino.0)
+                io.file = None;
+                self.contents.undo(ino.0, node.version())
             };
-            if let Err(error) = undone {
+            // After a conflict the next try cuts it off, under what the node says then.
+            if let Err(error) = undone
+                && !matches!(error, ContentError::Conflict(_))
+            {
                 log::warn!("what a failed change of inode {ino} left takes space for now: {error}");
             }
         })
@@ -190,7 +213,11 @@ impl Namespace {
         (delta.mtime, delta.ctime) = (Some(now), Some(now));
         delta.mode_clear = if drop_privileges { privilege_bits(node) } else { 0 };
         let dropped = delta.mode_clear != 0;
-        let commit = self.drop_capabilities(ino, node, commit, &mut delta)?;
+        let mut commit = self.drop_capabilities(ino, node, commit, &mut delta)?;
+        if self.contents.is_shared() {
+            // Only within a process do writers take turns.
+            commit = commit.at(Key::Node(ino), node.version());
+        }
         self.commit(&commit.merge(Key::Node(ino), delta))?;
         Ok(if dropped { Privileges::Dropped } else { Privileges::Kept })
     }

@@ -1,4 +1,4 @@
-//! The bytes of files, in documents and in backing files alike.
+//! The bytes of files, in documents and apart from them alike.
 
 use super::world::{ROOT, World, name, refused};
 use crate::content::MAX_SIZE;
@@ -77,7 +77,7 @@ fn seeking_finds_data_and_holes_of_inline_content() {
 }
 
 #[test]
-fn seeking_finds_data_and_holes_of_backing_files() {
+fn seeking_finds_data_and_holes_of_large_files() {
     const MIB: u64 = 1 << 20;
     let world = World::new();
     let f = world.file(ROOT, "f");

@@ -1,6 +1,7 @@
 //! Files that grow out of their document, shrink and grow again: no byte that was cut off ever comes back.
 
 use super::world::{INLINE_MAX, ROOT, World, name};
+use crate::content::ContentFile;
 use crate::document::{ContentPlace, Ino, Kind};
 
 const LIMIT: usize = INLINE_MAX as usize;
@@ -17,12 +18,12 @@ fn content_stays_in_its_document_up_to_the_limit_and_moves_once_beyond() {
     assert_eq!((place(&world, f), world.count(Kind::Content)), (ContentPlace::Inline, 1));
     world.write(f, LIMIT as u64, b"2", false).unwrap();
     expected.push(b'2');
-    assert_eq!((place(&world, f), world.count(Kind::Content)), (ContentPlace::Backing, 0));
+    assert_eq!((place(&world, f), world.count(Kind::Content)), (world.apart(), 0));
     assert_eq!(world.bytes(f), expected);
     // Small again, and still where it was.
     world.resize(f, 3).unwrap();
     world.write(f, 0, b"9", false).unwrap();
-    assert_eq!((place(&world, f), world.bytes(f)), (ContentPlace::Backing, vec![b'9', 1, 1]));
+    assert_eq!((place(&world, f), world.bytes(f)), (world.apart(), vec![b'9', 1, 1]));
     world.finish();
 }
 
@@ -31,7 +32,7 @@ fn content_that_begins_beyond_the_limit_never_has_a_document() {
     let world = World::new();
     let f = world.file(ROOT, "f");
     world.write(f, 1 << 30, b"far", false).unwrap();
-    assert_eq!((place(&world, f), world.count(Kind::Content)), (ContentPlace::Backing, 0));
+    assert_eq!((place(&world, f), world.count(Kind::Content)), (world.apart(), 0));
     assert!(world.node(f).regular().unwrap().blocks < 1024);
     world.finish();
 }
@@ -98,7 +99,13 @@ fn bytes_that_a_crash_left_beyond_the_end_are_not_shown() {
         let mut world = World::new();
         let f = world.filled(ROOT, "f", &[b'x'; 1000]);
         // As a write that died between its bytes and its commit leaves it.
-        world.files().find(f.0).unwrap().unwrap().write_at(&[b'!'; 2000], 1000).unwrap();
+        world
+            .files()
+            .find(f.0)
+            .unwrap()
+            .unwrap()
+            .write_at(&[b'!'; 2000], 1000, world.node(f).version())
+            .unwrap();
         world.crash();
         assert_eq!(world.bytes(f), [b'x'; 1000]);
         if grow {
@@ -118,8 +125,11 @@ fn a_backing_file_that_a_crash_left_without_a_node_is_swept_or_used_clean() {
     let mut world = World::new();
     let f = world.filled(ROOT, "f", b"inline");
     // As a promotion that died before its commit leaves it; and one whose node never came to be.
-    world.files().file(f.0).unwrap().write_at(&[b'!'; 500], 0).unwrap();
-    world.files().file(60_000).unwrap().write_at(&[b'!'; 500], 0).unwrap();
+    world.files().file(f.0).unwrap().write_at(&[b'!'; 500], 0, world.node(f).version()).unwrap();
+    match world.files().file(60_000).unwrap() {
+        ContentFile::Backing(file) => file.write_at(&[b'!'; 500], 0).unwrap(),
+        ContentFile::Chunks(file) => file.write_at(&[b'!'; 500], 0, None).unwrap(),
+    }
     world.crash();
     world.write(f, 200, b"z", false).unwrap();
     let mut expected = b"inline".to_vec();

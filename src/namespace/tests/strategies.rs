@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::world::{ROOT, World, name, refused};
 use crate::ambient;
 use crate::document::{Ino, Locking, Name};
-use crate::lock::{Guard, LockDocument, LockError, Mode};
+use crate::lock::{LockDocument, LockError, LockGuard, Mode};
 use crate::namespace::ops::rename::{Manner, Patience, Rename};
 use crate::namespace::{Caller, NamespaceError as E, Result};
 
-fn hold(world: &World, path: &str, mode: Mode) -> Result<Guard> {
+fn hold(world: &World, path: &str, mode: Mode) -> Result<LockGuard> {
     let names: Vec<Name> = path.split('/').map(name).collect();
     world.hold(&names, mode, "backup", Patience::Try)
 }

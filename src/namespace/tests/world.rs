@@ -1,5 +1,5 @@
-//! A volume to try things on: a store in memory, backing files in a temporary directory, and a namespace that can end,
-//! crash and begin again. Owns the shorthands of the tests beside it.
+//! A volume to try things on: a store in memory, the contents of large files wherever these tests keep them, and a
+//! namespace that can end, crash and begin again. Owns the shorthands of the tests beside it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,8 +9,9 @@ use tempfile::TempDir;
 
 use crate::ambient;
 use crate::check::{self, Inputs, Mode, Report};
-use crate::content::BackingFiles;
-use crate::document::{Ino, Kind, Locking, Name, Volume};
+use crate::content::Contents;
+use crate::document::{ContentPlace, Ino, Kind, Locking, Name, Volume};
+use crate::lock::{LockTable, Locks};
 use crate::namespace::ops::make::{Make, What};
 use crate::namespace::ops::rename::{Manner, Patience, Rename};
 use crate::namespace::{Caller, Namespace, Result, SessionInfo, Settings};
@@ -91,12 +92,19 @@ impl World {
 
     pub(super) fn with(locking: Locking) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        BackingFiles::create(&dir.path().join("content"), 8).unwrap();
         let store = Arc::new(MemoryStore::new());
         store.commit(&empty_volume(locking)).unwrap();
         let mut world = Self { namespace: None, store, dir };
         world.begin();
         world
+    }
+
+    /// The lock table, which a world's locks are in.
+    pub(super) fn locks(&self) -> &LockTable {
+        match self.deref().locks() {
+            Locks::Table(table) => table,
+            Locks::Documents(_) => unreachable!("a world owns its store"),
+        }
     }
 
     fn begin(&mut self) {
@@ -111,9 +119,15 @@ impl World {
         self.namespace = Some(begun.unwrap());
     }
 
-    /// The backing files as whoever opens the directory next finds them.
-    pub(super) fn files(&self) -> BackingFiles {
-        BackingFiles::open(&self.dir.path().join("content"), 8).unwrap()
+    /// The bytes of large files as whoever opens the store next finds them.
+    pub(super) fn files(&self) -> Contents {
+        let store: Arc<dyn Store> = self.store.clone();
+        super::contents(&store, self.dir.path())
+    }
+
+    /// Where large files have their bytes.
+    pub(super) fn apart(&self) -> ContentPlace {
+        self.contents().place()
     }
 
     /// Unmounts and mounts again.
@@ -133,7 +147,7 @@ impl World {
         let (snapshot, sessions) = self.snapshot();
         let mode = Mode::Online { sessions: &sessions };
         let inputs =
-            Inputs { documents: &*snapshot, live: Some(&*self.store), backing: Some(self.backing()), mode };
+            Inputs { documents: &*snapshot, live: Some(&*self.store), backing: Some(self.contents()), mode };
         check::run(&inputs, &mut |_| {}).unwrap()
     }
 
@@ -156,7 +170,7 @@ impl World {
         assert_eq!((report.counts.orphans, report.counts.sessions), (0, 0));
     }
 
-    /// What a backing file and documents are there for, all of them.
+    /// How many documents of a kind there are.
     pub(super) fn count(&self, kind: Kind) -> usize {
         let scan = Scan { range: Range::All(kind), start: Start::First, limit: usize::MAX };
         self.store.scan(&scan).unwrap().len()

@@ -8,6 +8,7 @@
 //! compare-and-set on a version that no other write of that key ever has, and whoever gets
 //! [`CasError::Unknown`] reads again before deciding anything.
 
+pub mod documents;
 pub mod memory;
 
 use std::sync::Arc;

@@ -19,26 +19,32 @@ type Remembered = Option<Stored>;
 struct ByBytes;
 
 /// What an entry of the cache costs beside its variable parts: the key, the counted document and the cache's own record.
-const FIXED_BYTES: u64 = 320;
+pub(in crate::store) const FIXED_BYTES: u64 = 320;
 
 impl Weighter<Key, Remembered> for ByBytes {
     fn weight(&self, key: &Key, remembered: &Remembered) -> u64 {
-        let name = match key {
-            Key::Entry(_, name) => name.as_bytes().len(),
-            Key::Xattr(_, name) => name.len(),
-            _ => 0,
-        };
-        let document = match remembered.as_ref().map(|stored| &*stored.document) {
-            Some(Document::Content(content)) => content.bytes.len(),
-            Some(Document::Xattr(xattr)) => xattr.value.len(),
-            Some(Document::Node(node)) => match &node.body {
-                Body::Symlink { target } => target.len(),
-                _ => 0,
-            },
-            _ => 0,
-        };
-        FIXED_BYTES + (name + document) as u64
+        weight_bytes(key, remembered.as_ref())
     }
+}
+
+/// About how much memory it takes to remember what stands under a key.
+pub(in crate::store) fn weight_bytes(key: &Key, remembered: Option<&Stored>) -> u64 {
+    let name = match key {
+        Key::Entry(_, name) => name.as_bytes().len(),
+        Key::Xattr(_, name) => name.len(),
+        _ => 0,
+    };
+    let document = match remembered.map(|stored| &*stored.document) {
+        Some(Document::Content(content)) => content.bytes.len(),
+        Some(Document::Chunk(chunk)) => chunk.bytes.len(),
+        Some(Document::Xattr(xattr)) => xattr.value.len(),
+        Some(Document::Node(node)) => match &node.body {
+            Body::Symlink { target } => target.len(),
+            _ => 0,
+        },
+        _ => 0,
+    };
+    FIXED_BYTES + (name + document) as u64
 }
 
 /// What the tables had.

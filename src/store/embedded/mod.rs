@@ -130,8 +130,9 @@ impl EmbeddedStore {
             .open()
             .map_err(opening)?;
         let open = |kind: Kind| db.keyspace(kind.name(), KeyspaceCreateOptions::default).map_err(opening);
-        let [a, b, c, d, e, f, g] = Kind::ALL;
-        let spaces = [open(a)?, open(b)?, open(c)?, open(d)?, open(e)?, open(f)?, open(g)?];
+        let [a, b, c, d, e, f, g, h, i] = Kind::ALL;
+        let spaces =
+            [open(a)?, open(b)?, open(c)?, open(d)?, open(e)?, open(f)?, open(g)?, open(h)?, open(i)?];
         let eras = db.keyspace(ERA_SPACE, KeyspaceCreateOptions::default).map_err(opening)?;
         let versions = Versions::open(&eras)?;
         Ok(Self {
@@ -367,7 +368,7 @@ impl Store for EmbeddedStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { snapshots: true }
+        Capabilities { snapshots: true, one_version: true, shared: false }
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {

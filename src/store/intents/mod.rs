@@ -157,7 +157,8 @@ impl<C: Cells + ?Sized> Store for IntentStore<C> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { snapshots: false }
+        // A session is fenced by sealing its slots, and cells tell nobody of their changes.
+        Capabilities { snapshots: false, one_version: false, shared: false }
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {

@@ -1,7 +1,11 @@
 //! Cross-directory renames in directories that nobody else uses, by as many threads as there are mounts: each through a
 //! mount of its own, against all through one. Linux runs one such rename at a time within a mount, so the ratio is what
 //! several mounts of one store are good for. Rounds of both kinds take turns.
+//!
+//! What several mounts can gain is what one mount leaves idle. So the CPU time of a rename is printed beside, that of this
+//! program and of the daemon together: times the renames a second it is the number of CPUs that were kept busy.
 
+use crate::common::json::Json;
 use crate::common::{self, Res, median, sys};
 use crate::options::Options;
 use std::io;
@@ -51,11 +55,15 @@ pub(crate) fn run(options: &Options) -> Res<Vec<String>> {
     let one = desks("one", &|_| 0)?;
     let several = desks("several", &|n| n)?;
     let (mut slow, mut fast) = (Vec::new(), Vec::new());
+    let (mut slow_us, mut fast_us) = (Vec::new(), Vec::new());
+    let daemon = daemon(&mounts[0])?;
     for round in 0..options.rounds + options.warm_up {
-        let (first, second) = (rate(&one)?, rate(&several)?);
+        let (first, second) = (round_of(&one, daemon)?, round_of(&several, daemon)?);
         if round >= options.warm_up {
-            slow.push(first);
-            fast.push(second);
+            slow.push(first.rate);
+            fast.push(second.rate);
+            slow_us.push(first.cpu_us);
+            fast_us.push(second.cpu_us);
         }
     }
     drop((one, several));
@@ -70,21 +78,67 @@ pub(crate) fn run(options: &Options) -> Res<Vec<String>> {
         median(&fast),
         median(&slow)
     );
+    let busy = |rates: &[f64], cpu_us: &[f64]| median(rates) * median(cpu_us) / 1e6;
+    println!(
+        "          CPU time of a rename: {:.1} us over {} mounts, {:.1} us over one; busy CPUs: {:.2} and {:.2}",
+        median(&fast_us),
+        mounts.len(),
+        median(&slow_us),
+        busy(&fast, &fast_us),
+        busy(&slow, &slow_us)
+    );
     let floors = options.require.iter().filter(|(phase, floor)| phase == "disjoint" && ratio < *floor);
     Ok(floors.map(|(_, floor)| format!("disjoint: ratio {ratio:.3} is below the required {floor}")).collect())
 }
 
-/// Operations a second of all threads together.
-fn rate(desks: &[Desk]) -> Res<f64> {
+/// What a round came to.
+struct Round {
+    /// Operations a second of all threads together.
+    rate: f64,
+    /// CPU time of one operation, in microseconds.
+    cpu_us: f64,
+}
+
+fn round_of(desks: &[Desk], daemon: u32) -> Res<Round> {
     let start = std::sync::Barrier::new(desks.len());
+    let used_before = used_s(daemon)?;
     let spans = common::in_parallel("disjoint", desks, |desk| {
         start.wait();
         let from = common::now();
         let operations = desk.work().map_err(|e| e.to_string())?;
         Ok((from, common::now(), operations))
     })?;
+    let used_s = used_s(daemon)? - used_before;
     let first = spans.iter().map(|s| s.0).min().unwrap_or_default();
     let last = spans.iter().map(|s| s.1).max().unwrap_or_default();
     let operations: usize = spans.iter().map(|s| s.2).sum();
-    Ok(operations as f64 / (last - first).as_secs_f64().max(1e-9))
+    let rate = operations as f64 / (last - first).as_secs_f64().max(1e-9);
+    Ok(Round { rate, cpu_us: used_s * 1e6 / operations as f64 })
+}
+
+/// The process that serves a mount.
+fn daemon(mount: &Path) -> Res<u32> {
+    let path = mount.join(".lockwood/status");
+    let unusable = |what: String| format!("{}: {what}", path.display());
+    let status = std::fs::read_to_string(&path).map_err(|e| unusable(e.to_string()))?;
+    let Json::Object(fields) = Json::parse(&status)? else { return Err(unusable("no object".to_owned())) };
+    match fields.iter().find(|(name, _)| name == "pid") {
+        Some((_, Json::Number(pid))) => Ok(*pid as u32),
+        _ => Err(unusable("it names no process".to_owned())),
+    }
+}
+
+/// The CPU time that this process and the daemon have used so far, with what the kernel did for them.
+fn used_s(daemon: u32) -> Res<f64> {
+    const TICKS_PER_S: f64 = 100.0;
+    let mut ticks = 0.0;
+    for process in ["self".to_owned(), daemon.to_string()] {
+        let path = format!("/proc/{process}/stat");
+        let stat = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+        // The second field is the name in parentheses, which may have spaces; utime and stime are the 14th and 15th.
+        let fields = stat.rsplit(')').next().unwrap_or_default();
+        let times = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
+        ticks += times.sum::<Result<f64, _>>().map_err(|e| format!("{path}: {e}"))?;
+    }
+    Ok(ticks / TICKS_PER_S)
 }

@@ -13,6 +13,7 @@ loop-hunt: moves that would cut a loop off the root together, through several mo
   --seconds N       ends earlier when the time is over (default 3600)
   --seed N          replays the choices of a run
   --expect-loops    the rules are switched off: succeed when a loop is found, fail when none is
+  --coherence-ms N  for so long a mount may show what was before another mount changed it (default 0)
   --plain           DIRs are any views of one directory: leave out what needs lockwood
 
 Exit code: 0 nothing lost and the moves met (or loops found where expected), 1 not so, 2 could not run.";
@@ -25,6 +26,7 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
     pub(crate) expect_loops: bool,
     pub(crate) plain: bool,
+    pub(crate) coherence: Duration,
 }
 
 impl Options {
@@ -42,6 +44,7 @@ impl Options {
             seed: args.take("--seed")?.unwrap_or_else(common::fresh_seed),
             expect_loops: args.take_flag("--expect-loops"),
             plain: args.take_flag("--plain"),
+            coherence: Duration::from_millis(args.take("--coherence-ms")?.unwrap_or(0)),
         };
         args.finish()?;
         if !(2..=8).contains(&options.mounts.len()) {

@@ -16,8 +16,10 @@ pub(crate) struct Tally {
     pub(crate) overlapped: u64,
     /// Rounds in which more moves took effect than one after the other allow.
     pub(crate) loops: u64,
-    /// Moves back that met ESTALE and were tried again.
+    /// Looks and moves back that met what was before, and were tried again.
     pub(crate) stale: u64,
+    /// For how long one of them did at the most.
+    pub(crate) stale_longest: Duration,
     /// Walks that counted every directory and file.
     pub(crate) walks: u64,
     /// By kind of round: which sides succeeded, and how often.
@@ -36,6 +38,7 @@ impl Tally {
         self.loops += other.loops;
         self.walks += other.walks;
         self.stale += other.stale;
+        self.stale_longest = self.stale_longest.max(other.stale_longest);
         other.winners.into_iter().for_each(|(k, n)| *self.winners.entry(k).or_default() += n);
         other.refusals.into_iter().for_each(|(k, n)| *self.refusals.entry(k).or_default() += n);
         self.violations.extend(other.violations);
@@ -45,12 +48,13 @@ impl Tally {
     pub(crate) fn print(&self, elapsed: Duration) {
         let seconds = elapsed.as_secs_f64().max(1e-9);
         println!(
-            "{} rounds in {seconds:.1} s ({:.0} a second), {} overlapped, {} walks, {} stale looks, {} loops",
+            "{} rounds in {seconds:.1} s ({:.0} a second), {} overlapped, {} walks, {} stale looks (up to {} ms), {} loops",
             self.rounds,
             self.rounds as f64 / seconds,
             self.overlapped,
             self.walks,
             self.stale,
+            self.stale_longest.as_millis(),
             self.loops
         );
         for ((kind, sides), count) in &self.winners {

@@ -33,12 +33,14 @@ const KINDS: [Kind; 5] = [
 ];
 
 /// Every directory of a team, each with a file `here`.
-const DIRS: [&str; 5] = ["a", "a/x", "b", "b/d", "f"];
+const DIRS: [&str; DIRS_LEN] = ["a", "a/x", "b", "b/d", "f"];
+const DIRS_LEN: usize = 5;
 
 /// Rounds between two walks, if nothing calls for one.
 const WALK_EVERY: u64 = 64;
-/// So often a move back that met ESTALE is tried again.
-const STALE_MAX: usize = 100;
+/// For so long ESTALE is met by looking again: a kernel that has a directory where it was refuses to rename it until a look
+/// has found it where it is (docs/semantics.md). mv(1) looks before each rename.
+const STALE_MAX: Duration = Duration::from_millis(500);
 /// The longest lag of a side behind the barrier.
 const LAG_MAX_US: usize = 60;
 /// Nothing takes longer, unless it hangs: locks are waited for 30 s.
@@ -231,17 +233,10 @@ fn judge(plan: &Plan, done: &[Done], home: &OwnedFd, tally: &mut Tally, hunt: &H
     let loops = winners.len() == done.len() && !kind.all_may_succeed;
     if loops || winners.len() != 1 || tally.rounds.is_multiple_of(WALK_EVERY) {
         tally.walks += 1;
-        let mut found = count(home, 0);
-        for _ in 0..STALE_MAX {
-            if !found.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ESTALE)) {
-                break;
-            }
-            tally.stale += 1;
-            std::thread::sleep(Duration::from_millis(1));
-            found = count(home, 0);
-        }
+        let complete = |found: &io::Result<_>| matches!(found, Ok((DIRS_LEN, DIRS_LEN)));
+        let found = settled(hunt, tally, || count(home, 0), complete);
         let found = found.map_err(|e| format!("walking {}: {e}", plan.home))?;
-        if loops || found != (DIRS.len(), DIRS.len()) {
+        if loops || found != (DIRS_LEN, DIRS_LEN) {
             tally.loops += 1;
             let what = format!("{} by {winners:?}: {found:?} directories and files are left", kind.name);
             tally.violations.push(format!("{}, {what}, of {}", plan.home, DIRS.len()));
@@ -254,17 +249,11 @@ fn judge(plan: &Plan, done: &[Done], home: &OwnedFd, tally: &mut Tally, hunt: &H
     for side in order {
         let (from, to) = kind.moves[side];
         let flags = if kind.exchange && side == 0 { libc::RENAME_EXCHANGE } else { 0 };
-        let mut undone = sys::rename_at(home, to, home, from, flags);
-        for _ in 0..STALE_MAX {
-            // A kernel that has the directory where it was refuses to rename it until a look has found it where it is:
-            // docs/semantics.md. mv(1) looks before each rename.
-            if !undone.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ESTALE)) {
-                break;
-            }
-            tally.stale += 1;
+        let undo = || {
             let _ = sys::stat_at(home, to);
-            undone = sys::rename_at(home, to, home, from, flags);
-        }
+            sys::rename_at(home, to, home, from, flags)
+        };
+        let undone = settled(hunt, tally, undo, io::Result::is_ok);
         if let Err(error) = undone {
             tally.violations.push(format!("{}: {to} cannot be moved back to {from}: {error}", plan.home));
             hunt.over.store(true, SeqCst);
@@ -272,6 +261,29 @@ fn judge(plan: &Plan, done: &[Done], home: &OwnedFd, tally: &mut Tally, hunt: &H
         }
     }
     Ok(true)
+}
+
+/// Tries again while what came of it is one that a stale look explains: ESTALE for a moment, and anything for as long as
+/// the mounts may show what was.
+fn settled<T>(
+    hunt: &Hunt,
+    tally: &mut Tally,
+    mut attempt: impl FnMut() -> io::Result<T>,
+    is_good: impl Fn(&io::Result<T>) -> bool,
+) -> io::Result<T> {
+    let begun = now();
+    loop {
+        let outcome = attempt();
+        let is_estale = outcome.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ESTALE));
+        let patience = if is_estale { STALE_MAX } else { hunt.options.coherence };
+        let waited = now() - begun;
+        if is_good(&outcome) || waited >= patience {
+            return outcome;
+        }
+        tally.stale += 1;
+        tally.stale_longest = tally.stale_longest.max(waited);
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// How many directories and files are below.

@@ -117,7 +117,11 @@ impl Protocol {
             Phase::Ready if !weak => Late::Commit(s as u8),
             Phase::Validated if weak => Late::Decision(s as u8, state.sessions[s].slot.number),
             Phase::Marking if weak => match self.next_mark(state, s, spec) {
-                Some(mark) => Late::Mark(MarkOf { known: false, ..mark }, false),
+                Some(mark) => {
+                    // It carries the version that its sender has read, which may be an old one by now.
+                    let overtaken = state.sessions[s].op.overwritten & bit(mark.key) != 0;
+                    Late::Mark(MarkOf { known: false, ..mark }, overtaken)
+                }
                 None => return false,
             },
             Phase::Releasing if self.scenario.locked => Late::Unlock(s as u8, number),

@@ -72,7 +72,7 @@ fn a_subtree_that_was_exchanged(files: &BackingFiles) -> Judged {
         other.rename("/b", "/a", Manner::Replace).expect("its table is its own");
         let (seen, watched) = (Arc::clone(&unlocked), Arc::clone(&mount));
         *store.trap.lock() = Some(Box::new(move || {
-            seen.store(watched.namespace.locks().document(&id("/a/d/e")).is_none(), SeqCst);
+            seen.store(matches!(watched.namespace.locks().document(&id("/a/d/e")), Ok(None)), SeqCst);
         }));
         drop(hold);
         let _ = waits.join(); // Whether it may be made is not this judge's affair.

@@ -146,9 +146,14 @@ impl Site {
 
     fn watch_until_clients_end(&self) {
         let mut observer = Observer::default();
+        let mut looks = 0_u32;
         while self.clients.load(Relaxed) > 0 {
             // What fails is gone on with at the next look.
             let _later = self.member.observe(&mut observer, &|_| false, &collect_nothing);
+            looks += 1;
+            if looks.is_multiple_of(5) {
+                let _later = self.locks.sweep();
+            }
             self.sleep(LEASE / 5);
         }
     }

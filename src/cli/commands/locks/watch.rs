@@ -1,7 +1,6 @@
 //! `lockwood locks --watch`: looks again and again. On a terminal each look takes the place of the one before; elsewhere
 //! it is appended under the time.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -19,7 +18,7 @@ use crate::cli::target::{Target, mount_of};
 use crate::lock::Timestamp;
 
 /// Looks until a signal ends it, with success; or until the mount is gone, which is a failure.
-pub(super) fn run(arguments: &Locks, mount_point: &Path, interval: Duration) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Locks, target: &Target, interval: Duration) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let handle = signals.handle();
     let (sender, stopped) = mpsc::channel();
@@ -30,7 +29,7 @@ pub(super) fn run(arguments: &Locks, mount_point: &Path, interval: Duration) -> 
     })?;
     // Buffered, so that a look appears at once.
     let screen = Some(Term::buffered_stdout()).filter(|screen| !arguments.json && screen.is_term());
-    let ended = follow(arguments, mount_point, interval, screen.as_ref(), || stopped.recv_timeout(interval));
+    let ended = follow(arguments, target, interval, screen.as_ref(), || stopped.recv_timeout(interval));
     if let Some(screen) = &screen {
         screen.show_cursor()?;
         screen.flush()?;
@@ -42,24 +41,28 @@ pub(super) fn run(arguments: &Locks, mount_point: &Path, interval: Duration) -> 
 
 fn follow(
     arguments: &Locks,
-    mount_point: &Path,
+    target: &Target,
     interval: Duration,
     screen: Option<&Term>,
     pause: impl Fn() -> Result<(), RecvTimeoutError>,
 ) -> Result<(), Failure> {
-    let target = Target::Mount(mount_point.to_owned());
     let mut drawn_before = false;
     loop {
         // Asked of the mount table before anything is read: what is below the mount point is not for us.
-        if mount_of(mount_point)?.as_deref() != Some(mount_point) {
+        if let Target::Mount(mount_point) = target
+            && mount_of(mount_point)?.as_deref() != Some(mount_point)
+        {
             return Err(format!("{}: it is not mounted any more", mount_point.display()).into());
         }
-        let text = look(arguments, &target)?;
+        let text = look(arguments, target)?;
         let now = Timestamp::before(ambient::wall_clock(), Duration::ZERO);
         match screen {
             Some(screen) => {
-                let title =
-                    format!("{} every {} s, {now}; ^C ends", mount_point.display(), interval.as_secs_f64());
+                let title = format!(
+                    "{} every {} s, {now}; ^C ends",
+                    arguments.target.display(),
+                    interval.as_secs_f64()
+                );
                 redraw(screen, &format!("{title}\n\n{text}"), !drawn_before)?;
             }
             None if arguments.json => print(&text)?,

@@ -1,0 +1,165 @@
+//! Changing chunks: what is there is read, changed, and put back in one commit that checks what was read.
+//!
+//! What is hard: reading before every write would double its price. What this process has read or written last, or
+//! knows to be absent, is taken for what is there; the commit checks it, and after a conflict the store is asked.
+
+use std::sync::Arc;
+
+use super::{ChunkFile, bytes_of, sectors};
+use crate::content::error::ContentError;
+use crate::content::names::{Piece, range_end};
+use crate::document::{Chunk, Document, Key, Stored, Version};
+use crate::store::{CommitError, StoreError};
+
+/// As many chunks one commit writes.
+const CHUNKS_WRITTEN: usize = 16;
+
+/// How often a change is tried at once; then the caller tries all of it again, with pauses. A conflict means that another
+/// host has changed the same chunk, so all together make progress.
+const ATTEMPTS: usize = 8;
+
+/// What becomes of a chunk.
+pub(super) enum Edit {
+    Keep,
+    Put(Arc<[u8]>),
+    Delete,
+}
+
+impl ChunkFile {
+    /// Writes all of `data` at `offset`: in one commit, unless it is many chunks long. With `under`, only while the node has
+    /// that version: where the file ended then, another host may have written since.
+    ///
+    /// # Errors
+    /// `TooLarge`; `Conflict` if the node has another version; the store's. Part of the data may then have been written.
+    pub fn write_at(&self, data: &[u8], offset: u64, under: Option<Version>) -> Result<(), ContentError> {
+        let end = range_end(offset, data.len() as u64)?;
+        let pieces: Vec<Piece> = self.cut().pieces(offset, end).collect();
+        let mut rest = data;
+        for batch in pieces.chunks(CHUNKS_WRITTEN) {
+            let len = batch.iter().map(|piece| piece.len).sum::<u64>();
+            let (here, after) = rest.split_at(usize::try_from(len).unwrap_or(usize::MAX));
+            rest = after;
+            self.edit(batch, true, under, |piece, old| {
+                let from = self.cut().offset(piece.index, piece.start)
+                    - self.cut().offset(batch[0].index, batch[0].start);
+                let from = usize::try_from(from).unwrap_or(usize::MAX);
+                let data = &here[from..from + usize::try_from(piece.len).unwrap_or(usize::MAX)];
+                Edit::Put(overwrite(old, data, usize::try_from(piece.start).unwrap_or(usize::MAX)))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Changes the chunks of `pieces` as `edit` says, in one commit. With `guess`, what is probably there is not read
+    /// first; then `edit` must not keep anything. With `under`, only if the node has that version.
+    pub(super) fn edit(
+        &self,
+        pieces: &[Piece],
+        guess: bool,
+        under: Option<Version>,
+        edit: impl Fn(Piece, Option<&Arc<[u8]>>) -> Edit,
+    ) -> Result<(), ContentError> {
+        let mut attempts = 0;
+        loop {
+            let old = self.old(pieces, guess && attempts == 0)?;
+            self.require_as_written(pieces, &old)?;
+            attempts += 1;
+            match self.try_edit(pieces, &old, under, &edit) {
+                Err(CommitError::Conflict(Key::Chunk(..))) if attempts < ATTEMPTS => {
+                    self.state.lock().absent_from = u64::MAX;
+                }
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    fn try_edit(
+        &self,
+        pieces: &[Piece],
+        old: &[Option<Stored>],
+        under: Option<Version>,
+        edit: &impl Fn(Piece, Option<&Arc<[u8]>>) -> Edit,
+    ) -> Result<(), CommitError> {
+        let mut commit = self.commit(under);
+        let mut written = Vec::new();
+        let mut change = 0;
+        for (piece, old) in pieces.iter().zip(old) {
+            let key = self.key(piece.index);
+            let before = old.as_ref().map(bytes_of).transpose()?;
+            let bytes = match edit(*piece, before) {
+                Edit::Keep => continue,
+                Edit::Delete => None,
+                Edit::Put(bytes) => Some(bytes),
+            };
+            change += bytes.as_ref().map_or(0, |b| sectors(b.len())) - before.map_or(0, |b| sectors(b.len()));
+            commit = match old {
+                Some(stored) => commit.at(key.clone(), stored.version),
+                None => commit.absent(key.clone()),
+            };
+            commit = match &bytes {
+                Some(bytes) => commit.put(key, Document::Chunk(Chunk { bytes: Arc::clone(bytes) })),
+                None => commit.delete(key),
+            };
+            written.push((piece.index, bytes));
+        }
+        if written.is_empty() {
+            return Ok(());
+        }
+        let version = self.store().commit(&commit)?;
+        let mut state = self.state.lock();
+        state.tally.change += change;
+        for (index, bytes) in written {
+            if bytes.is_some() && index >= state.absent_from {
+                state.absent_from = index + 1;
+            }
+            state.written.insert(index, bytes.is_some().then_some(version));
+            let stored =
+                bytes.map(|bytes| Stored { version, document: Document::Chunk(Chunk { bytes }).into() });
+            self.chunks.shared.cache.wrote(self.ino.0, index, stored);
+        }
+        Ok(())
+    }
+
+    /// Refuses to go on with a change of which another host has cut off a part: what it has put there before would be
+    /// missing.
+    fn require_as_written(&self, pieces: &[Piece], old: &[Option<Stored>]) -> Result<(), CommitError> {
+        let state = self.state.lock();
+        let changed = pieces.iter().zip(old).find(|(piece, old)| {
+            let written = state.written.get(&piece.index);
+            written.is_some_and(|written| *written != old.as_ref().map(|stored| stored.version))
+        });
+        changed.map_or(Ok(()), |(piece, _)| Err(CommitError::Conflict(self.key(piece.index))))
+    }
+
+    /// What stands where the pieces are; with `guess`, what probably does.
+    fn old(&self, pieces: &[Piece], guess: bool) -> Result<Vec<Option<Stored>>, StoreError> {
+        let absent_from = self.state.lock().absent_from;
+        let probable = |piece: &Piece| match piece.index {
+            _ if !guess => None,
+            index if index >= absent_from => Some(None),
+            index => self.chunks.shared.cache.guess(self.ino.0, index),
+        };
+        let mut old: Vec<Option<Option<Stored>>> = pieces.iter().map(probable).collect();
+        let unknown: Vec<u64> =
+            pieces.iter().zip(&old).filter(|(_, old)| old.is_none()).map(|(piece, _)| piece.index).collect();
+        let mut fetched = self.fetch(&unknown)?.into_iter();
+        for slot in old.iter_mut().filter(|slot| slot.is_none()) {
+            *slot = fetched.next();
+        }
+        Ok(old.into_iter().flatten().collect())
+    }
+}
+
+/// `old` with `data` at `start`.
+fn overwrite(old: Option<&Arc<[u8]>>, data: &[u8], start: usize) -> Arc<[u8]> {
+    let old = old.map_or(&[][..], |old| &**old);
+    let end = start + data.len();
+    if start == 0 && end >= old.len() {
+        return data.into();
+    }
+    let mut bytes = Vec::with_capacity(old.len().max(end));
+    bytes.extend_from_slice(old);
+    bytes.resize(old.len().max(end), 0);
+    bytes[start..end].copy_from_slice(data);
+    bytes.into()
+}

@@ -1,0 +1,333 @@
+//! What the namespace needs of the bytes of large files, wherever they are: [`Contents`] of all files, [`ContentFile`] of
+//! one. Two places, chosen when the store is opened: backing files of this host, or chunks in the store itself. Imports
+//! `document` and this layer.
+//!
+//! An enum and no trait object: with backing files each call is one branch away from the file.
+
+use std::sync::Arc;
+
+use super::backing::BackingFile;
+use super::chunks::{ChunkFile, Chunks, View};
+use super::error::ContentError;
+use super::host::Space;
+use super::{BackingFiles, CHUNK_BYTES};
+use crate::document::{ContentPlace, SessionId, Version};
+use crate::store::Check;
+
+/// The bytes of all large files of a store.
+#[derive(Clone, Debug)]
+pub enum Contents {
+    /// In backing files beside the database of an embedded store.
+    Backing(BackingFiles),
+    /// In chunks, documents of the same store.
+    Chunks(Chunks),
+}
+
+/// The bytes of one large file.
+#[derive(Clone, Debug)]
+pub enum ContentFile {
+    /// In a backing file.
+    Backing(Arc<BackingFile>),
+    /// In chunks.
+    Chunks(ChunkFile),
+}
+
+impl From<BackingFiles> for Contents {
+    fn from(files: BackingFiles) -> Self {
+        Self::Backing(files)
+    }
+}
+
+impl From<Chunks> for Contents {
+    fn from(chunks: Chunks) -> Self {
+        Self::Chunks(chunks)
+    }
+}
+
+impl Contents {
+    /// The same bytes, as `session` changes them.
+    #[must_use]
+    pub fn by(&self, session: SessionId) -> Self {
+        match self {
+            Self::Backing(files) => Self::Backing(files.clone()),
+            Self::Chunks(chunks) => Self::Chunks(chunks.by(session)),
+        }
+    }
+
+    /// Whether other hosts may change the bytes too.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Chunks(_))
+    }
+
+    /// What nodes call this place.
+    pub fn place(&self) -> ContentPlace {
+        match self {
+            Self::Backing(_) => ContentPlace::Backing,
+            Self::Chunks(_) => ContentPlace::Chunks,
+        }
+    }
+
+    /// The size of a chunk, also where there are none.
+    pub fn chunk_bytes(&self) -> u64 {
+        match self {
+            Self::Backing(_) => CHUNK_BYTES,
+            Self::Chunks(chunks) => chunks.chunk_bytes(),
+        }
+    }
+
+    /// The bytes of an inode, to be changed; made if they are absent.
+    ///
+    /// # Errors
+    /// Those of [`BackingFiles::file`].
+    pub fn file(&self, ino: u64) -> Result<ContentFile, ContentError> {
+        match self {
+            Self::Backing(files) => files.file(ino).map(ContentFile::Backing),
+            Self::Chunks(chunks) => Ok(ContentFile::Chunks(chunks.file(ino))),
+        }
+    }
+
+    /// The bytes of an inode whose node says that they are here; none if it is certain that there are none.
+    ///
+    /// # Errors
+    /// Those of [`BackingFiles::find`].
+    pub fn find(&self, ino: u64) -> Result<Option<ContentFile>, ContentError> {
+        match self {
+            Self::Backing(files) => Ok(files.find(ino)?.map(ContentFile::Backing)),
+            Self::Chunks(chunks) => Ok(Some(ContentFile::Chunks(chunks.file(ino)))),
+        }
+    }
+
+    /// The same file as somebody else of this process has it, to be changed through here.
+    #[must_use]
+    pub fn again(&self, file: &ContentFile) -> ContentFile {
+        match (self, file) {
+            (Self::Chunks(chunks), ContentFile::Chunks(file)) => ContentFile::Chunks(file.by(chunks)),
+            _ => file.clone(),
+        }
+    }
+
+    /// Removes the bytes of an inode, also what a crash has left beyond its size; absent is fine.
+    ///
+    /// # Errors
+    /// Those of [`BackingFiles::remove`]; the store's.
+    pub fn remove(&self, ino: u64) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(files) => files.remove(ino),
+            Self::Chunks(chunks) => chunks.remove(ino),
+        }
+    }
+
+    /// Removes bytes that the node does not know of and that a failed change has left, if it still has the version `under`
+    /// where other hosts may change it.
+    ///
+    /// # Errors
+    /// As [`remove`](Self::remove); `Conflict` if the node has another version.
+    pub fn undo(&self, ino: u64, under: Version) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(files) => files.remove(ino),
+            Self::Chunks(chunks) => chunks.file(ino).truncate(0, Some(under)),
+        }
+    }
+
+    /// Every inode that has bytes here. An error concerns what it names, and the walk goes on after it.
+    pub fn list(&self) -> Box<dyn Iterator<Item = Result<u64, ContentError>>> {
+        match self {
+            Self::Backing(files) => Box::new(files.list()),
+            Self::Chunks(chunks) => Box::new(chunks.list()),
+        }
+    }
+
+    /// The room there is.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn space(&self) -> Result<Space, ContentError> {
+        match self {
+            Self::Backing(files) => files.space(),
+            Self::Chunks(chunks) => Ok(chunks.space()),
+        }
+    }
+
+    /// Makes it durable which files there are; of documents the store makes it so.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn sync_names(&self) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(files) => files.sync_names(),
+            Self::Chunks(_) => Ok(()),
+        }
+    }
+}
+
+impl ContentFile {
+    /// Fills `buf` from `offset`. What is absent reads as zeros.
+    ///
+    /// # Errors
+    /// Those of [`BackingFile::read_at`]; the store's.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64, view: View) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(file) => file.read_at(buf, offset),
+            Self::Chunks(file) => file.read_at(buf, offset, view),
+        }
+    }
+
+    /// Writes all of `data` at `offset`, as the node in the version `under` lets it be planned.
+    ///
+    /// # Errors
+    /// Those of [`BackingFile::write_at`]; the store's; `Conflict` if another host has changed the node.
+    pub fn write_at(&self, data: &[u8], offset: u64, under: Version) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(file) => file.write_at(data, offset),
+            Self::Chunks(file) => file.write_at(data, offset, Some(under)),
+        }
+    }
+
+    /// A change begins, which ends with a commit of the node; the file has `size` bytes so far.
+    pub fn begin(&self, size: u64) {
+        match self {
+            Self::Backing(_) => {}
+            Self::Chunks(file) => file.begin(size),
+        }
+    }
+
+    /// What the commit must check by which the node names a larger size than `size`.
+    pub fn checks(&self, size: u64) -> Vec<Check> {
+        match self {
+            Self::Backing(_) => Vec::new(),
+            Self::Chunks(file) => file.checks(size),
+        }
+    }
+
+    /// Drops every byte at or beyond `size`, and what was reserved there; never extends. The node says that size in the
+    /// version `under`.
+    ///
+    /// # Errors
+    /// The host's or the store's; `Conflict` if another host has changed the node.
+    pub fn truncate(&self, size: u64, under: Version) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(file) => file.truncate(size),
+            Self::Chunks(file) => file.truncate(size, Some(under)),
+        }
+    }
+
+    /// Drops every byte at or beyond `size` that a crash or a failed write has left. What was reserved stays. The node says
+    /// that size in the version `under`.
+    ///
+    /// # Errors
+    /// The host's or the store's; `Conflict` if another host has changed the node.
+    pub fn trim(&self, size: u64, under: Version) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(file) => file.trim(size),
+            Self::Chunks(file) => file.trim(size, under),
+        }
+    }
+
+    /// Makes the bytes durable before documents that are committed later, and as durable as a sync of the store makes
+    /// those. Chunks are documents themselves.
+    ///
+    /// # Errors
+    /// The host's: bytes may be lost.
+    pub fn sync(&self, data_only: bool) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(file) => file.sync(data_only),
+            Self::Chunks(_) => Ok(()),
+        }
+    }
+
+    /// The space that the file takes, in blocks of 512 bytes, if its node says `before`; see [`ChunkFile`] for how exact
+    /// it is.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn allocated_blocks(&self, before: u64) -> Result<u64, ContentError> {
+        match self {
+            Self::Backing(file) => file.allocated_blocks(),
+            Self::Chunks(file) => Ok(file.allocated_blocks(before)),
+        }
+    }
+
+    /// Notes that the node says now what [`allocated_blocks`](Self::allocated_blocks) has said.
+    pub fn blocks_are_named(&self) {
+        match self {
+            Self::Backing(_) => {}
+            Self::Chunks(file) => file.blocks_are_named(),
+        }
+    }
+
+    /// Reserves space for a range, so that writing there does not run out of it. A store of documents has nothing to
+    /// reserve: there it does nothing.
+    ///
+    /// # Errors
+    /// Those of [`BackingFile::allocate`].
+    pub fn allocate(&self, offset: u64, len: u64, grow: bool) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(file) => file.allocate(offset, len, grow),
+            Self::Chunks(_) => Ok(()),
+        }
+    }
+
+    /// Makes a range read as zeros and frees its space.
+    ///
+    /// # Errors
+    /// Those of [`BackingFile::punch_hole`]; the store's.
+    pub fn punch_hole(&self, offset: u64, len: u64) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(file) => file.punch_hole(offset, len),
+            Self::Chunks(file) => file.punch_hole(offset, len),
+        }
+    }
+
+    /// Makes a range read as zeros and keeps its space where that means something.
+    ///
+    /// # Errors
+    /// Those of [`BackingFile::zero_range`]; the store's.
+    pub fn zero_range(&self, offset: u64, len: u64) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(file) => file.zero_range(offset, len),
+            Self::Chunks(file) => file.punch_hole(offset, len),
+        }
+    }
+
+    /// The first offset at or after `offset`, and below `size`, that may hold other than zeros.
+    ///
+    /// # Errors
+    /// The host's or the store's.
+    pub fn seek_data(&self, offset: u64, size: u64) -> Result<Option<u64>, ContentError> {
+        match self {
+            Self::Backing(file) => file.seek_data(offset, size),
+            Self::Chunks(file) => file.seek_data(offset, size),
+        }
+    }
+
+    /// The first offset at or after `offset` that is in a hole, at most `size`.
+    ///
+    /// # Errors
+    /// The host's or the store's.
+    pub fn seek_hole(&self, offset: u64, size: u64) -> Result<u64, ContentError> {
+        match self {
+            Self::Backing(file) => file.seek_hole(offset, size),
+            Self::Chunks(file) => file.seek_hole(offset, size),
+        }
+    }
+
+    /// Copies `len` bytes from `from` on to `to` in `target`, which is in the same place, where holes become holes.
+    /// Returns how many bytes were copied: fewer than `len` only where an error struck later than the first byte.
+    ///
+    /// # Errors
+    /// Those of [`BackingFile::copy_to`]; the store's, before the first byte.
+    pub fn copy_to(
+        &self,
+        from: u64,
+        target: &Self,
+        to: u64,
+        len: u64,
+        view: View,
+    ) -> Result<u64, ContentError> {
+        match (self, target) {
+            (Self::Backing(file), Self::Backing(target)) => file.copy_to(from, target, to, len),
+            (Self::Chunks(file), Self::Chunks(target)) => file.copy_to(from, target, to, len, view),
+            _ => unreachable!("a store keeps all contents in one place"),
+        }
+    }
+}

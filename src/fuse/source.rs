@@ -1,0 +1,126 @@
+//! What is mounted: the store in a directory, which this process then owns, or a volume that many hosts share. Owns the
+//! differences between the two at the beginning and at the end of a mount.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::mount::MountError;
+use crate::content::{BackingFiles, Chunks};
+use crate::document::Volume;
+use crate::namespace::{Namespace, SessionInfo, Settings};
+use crate::store::cached::CachedStore;
+use crate::store::embedded::Tuning;
+use crate::store::embedded::open::OpenVolume;
+use crate::store::engine::{self, EngineOptions};
+use crate::store::{Store, StoreError};
+
+/// As many backing files are kept open.
+const BACKING_FILES_OPEN: usize = 512;
+
+/// What to mount.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A store in this directory.
+    Directory(PathBuf),
+    /// A volume on a shared engine.
+    Engine {
+        /// Where, without the password.
+        url: String,
+        /// How it is asked.
+        options: EngineOptions,
+        /// Nothing that others may have changed is remembered for longer.
+        cache_ttl: Duration,
+    },
+}
+
+/// A source that is open.
+pub(super) enum OpenSource {
+    Owned { volume: OpenVolume, backing: BackingFiles },
+    Shared { store: Arc<CachedStore>, volume: Volume, cache_ttl: Duration },
+}
+
+impl Source {
+    /// The directory that no mount point may cover.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::Directory(path) => Some(path),
+            Self::Engine { .. } => None,
+        }
+    }
+
+    pub(super) fn open(&self, mount_points: &[PathBuf], tuning: Tuning) -> Result<OpenSource, MountError> {
+        Ok(match self {
+            Self::Directory(path) => {
+                let volume = OpenVolume::open(path, mount_points, tuning)?;
+                let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
+                OpenSource::Owned { volume, backing }
+            }
+            Self::Engine { url, options, cache_ttl } => {
+                let (engine, volume) = engine::open(url, options.clone())?;
+                let store = CachedStore::new(engine, tuning.document_cache_bytes, *cache_ttl)?;
+                OpenSource::Shared { store: Arc::new(store), volume, cache_ttl: *cache_ttl }
+            }
+        })
+    }
+}
+
+impl OpenSource {
+    pub(super) fn volume(&self) -> &Volume {
+        match self {
+            Self::Owned { volume, .. } => &volume.volume,
+            Self::Shared { volume, .. } => volume,
+        }
+    }
+
+    /// For how long others' changes may stay unseen; none if nobody else changes anything.
+    pub(super) fn cache_ttl(&self) -> Option<Duration> {
+        match self {
+            Self::Owned { .. } => None,
+            Self::Shared { cache_ttl, .. } => Some(*cache_ttl),
+        }
+    }
+
+    /// Begins the first session.
+    pub(super) fn begin(&self, settings: Settings, info: SessionInfo) -> Result<Namespace, MountError> {
+        Ok(match self {
+            Self::Owned { volume, backing } => {
+                Namespace::begin(volume.store.clone(), backing.clone(), settings, info)?
+            }
+            Self::Shared { store, .. } => Namespace::join(
+                Arc::clone(store) as Arc<dyn Store>,
+                Chunks::new(Arc::clone(store) as Arc<dyn Store>),
+                settings,
+                info,
+            )?,
+        })
+    }
+
+    /// Whether it has to be recovered before anything else.
+    pub(super) fn crashed(&self) -> bool {
+        matches!(self, Self::Owned { volume, .. } if volume.crashed())
+    }
+
+    /// What the owner before left is cleaned up.
+    pub(super) fn recovered(&mut self) -> Result<(), StoreError> {
+        match self {
+            Self::Owned { volume, .. } => volume.recovered(),
+            Self::Shared { .. } => Ok(()),
+        }
+    }
+
+    /// It is mounted at `mount_point` no longer, and still is elsewhere.
+    pub(super) fn unmounted(&mut self, mount_point: &Path) -> Result<(), StoreError> {
+        match self {
+            Self::Owned { volume, .. } => volume.unmounted(mount_point),
+            Self::Shared { .. } => Ok(()),
+        }
+    }
+
+    pub(super) fn close(self) -> Result<(), StoreError> {
+        match self {
+            Self::Owned { volume, .. } => volume.close(),
+            Self::Shared { store, .. } => store.sync(),
+        }
+    }
+}

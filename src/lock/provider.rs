@@ -1,0 +1,209 @@
+//! The two providers as one: the table of a store that one process owns, and the lock documents of a shared one.
+//!
+//! Owns nothing but the choice. What differs for the callers: locks that are documents can fail as the store does, and an
+//! operation that does not know what became of its commit leaves them behind ([`LockGuard::abandon`]); and operations of
+//! other hosts cannot be fenced one by one, only with their session.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{
+    Broken, ClaimEntry, Counters, Guard, LockDocument, LockError, LockId, LockTable, OpId, OperationDocument,
+    Request, SessionId, SharedGuard, SharedLocks,
+};
+use crate::ambient;
+
+/// Where the locks of a mount are.
+#[derive(Clone, Debug)]
+pub enum Locks {
+    /// In this process, which owns the store.
+    Table(LockTable),
+    /// In documents of a store that others use as well.
+    Documents(SharedLocks),
+}
+
+/// The locks of one operation, held until this is dropped.
+#[must_use = "the locks are released when the guard is dropped"]
+#[derive(Debug)]
+pub enum LockGuard {
+    /// See [`Locks::Table`].
+    Table(Guard),
+    /// See [`Locks::Documents`].
+    Documents(SharedGuard),
+}
+
+impl Locks {
+    /// Takes all locks of the request at once, or none. Waits for nobody.
+    ///
+    /// # Errors
+    /// [`LockError::WouldBlock`] with the first lock that was not free; others as [`Locks::acquire`].
+    pub fn try_acquire(&self, request: Request) -> Result<LockGuard, LockError> {
+        match self {
+            Self::Table(table) => table.try_acquire(request).map(LockGuard::Table),
+            Self::Documents(locks) => {
+                locks.try_acquire(&request.set, request.operation).map(LockGuard::Documents)
+            }
+        }
+    }
+
+    /// Takes all locks of the request, and blocks the calling thread until it has them, at the longest until the deadline.
+    ///
+    /// # Errors
+    /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::Closed`];
+    /// [`LockError::SessionDropped`]; [`LockError::Revoked`]; [`LockError::Store`]. With any of them, nothing is held.
+    pub fn acquire(&self, request: Request, deadline: Instant) -> Result<LockGuard, LockError> {
+        match self {
+            Self::Table(table) => table.acquire(request, deadline).map(LockGuard::Table),
+            Self::Documents(locks) => {
+                let wait = deadline.saturating_duration_since(ambient::monotonic());
+                locks.acquire(&request.set, request.operation, wait).map(LockGuard::Documents)
+            }
+        }
+    }
+
+    /// Grants a session of this process nothing any more: ends its waits, and its later requests too.
+    pub fn close_session(&self, session: SessionId) {
+        match self {
+            Self::Table(table) => table.close_session(session),
+            Self::Documents(locks) => locks.close(),
+        }
+    }
+
+    /// The lock documents of this moment, in the global order. Damaged ones are left out, and logged.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn documents(&self) -> Result<Vec<LockDocument>, LockError> {
+        match self {
+            Self::Table(table) => Ok(table.documents()),
+            Self::Documents(locks) => {
+                let readable = |document: Result<LockDocument, LockError>| {
+                    document.inspect_err(|error| log::error!("{error}")).ok()
+                };
+                Ok(locks.documents()?.into_iter().filter_map(readable).collect())
+            }
+        }
+    }
+
+    /// The lock document of one path; `None` if nobody holds it.
+    ///
+    /// # Errors
+    /// The store's; [`LockError::Damaged`].
+    pub fn document(&self, id: &LockId) -> Result<Option<LockDocument>, LockError> {
+        match self {
+            Self::Table(table) => Ok(table.document(id)),
+            Self::Documents(locks) => locks.document(id),
+        }
+    }
+
+    /// The operations that hold or wait at this moment, in the order of their ids.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn operations(&self) -> Result<Vec<OperationDocument>, LockError> {
+        match self {
+            Self::Table(table) => Ok(table.operations()),
+            Self::Documents(_) => Ok(operations_of(&self.documents()?)),
+        }
+    }
+
+    /// What has been done so far, by this process.
+    pub fn counters(&self) -> Counters {
+        match self {
+            Self::Table(table) => table.counters(),
+            Self::Documents(locks) => locks.counters(),
+        }
+    }
+
+    /// Breaks one operation of this process: see [`LockTable::revoke`]. `None` if it is not there any more, or if its locks
+    /// are documents: then its session is what can be fenced.
+    pub fn revoke(&self, op: OpId, by: &Arc<str>) -> Option<Broken> {
+        match self {
+            Self::Table(table) => table.revoke(op, by),
+            Self::Documents(_) => None,
+        }
+    }
+}
+
+impl LockGuard {
+    /// Makes the change that the locks were taken for. While it runs they are not broken; once they have been, it does
+    /// not run. To be called once.
+    ///
+    /// # Errors
+    /// [`LockError::Revoked`], and nothing was done; else the change's own.
+    pub fn while_held<T, E: From<LockError>>(&self, change: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        match self {
+            Self::Table(guard) => guard.while_held(change),
+            // Who breaks locks that are documents fences the session first; then the store refuses the change.
+            Self::Documents(_) => change(),
+        }
+    }
+
+    /// Says that nothing will be changed under these locks: they are held for somebody outside.
+    pub fn hold_only(&self) {
+        if let Self::Table(guard) = self {
+            guard.hold_only();
+        }
+    }
+
+    /// Why the locks are held no more; `None` while they are.
+    pub fn lost(&self) -> Option<LockError> {
+        match self {
+            Self::Table(guard) => guard.lost(),
+            Self::Documents(guard) => guard.lost(),
+        }
+    }
+
+    /// Releases the locks. Whoever starts over after this must look at the result.
+    ///
+    /// # Errors
+    /// [`LockError::Revoked`]: somebody broke them, and was told that the operation changes nothing any more.
+    pub fn release(self) -> Result<(), LockError> {
+        match self {
+            Self::Table(guard) => guard.release(),
+            Self::Documents(guard) => {
+                drop(guard);
+                Ok(())
+            }
+        }
+    }
+
+    /// Leaves the locks where they are until the session has ended, if they are documents: for an operation that does not
+    /// know what became of its change.
+    pub fn abandon(self) {
+        if let Self::Documents(guard) = self {
+            guard.abandon();
+        }
+    }
+}
+
+/// The operations that lock documents tell of.
+pub fn operations_of(documents: &[LockDocument]) -> Vec<OperationDocument> {
+    let mut operations: BTreeMap<OpId, OperationDocument> = BTreeMap::new();
+    for document in documents {
+        let holders = document.holders.iter().flat_map(|holder| {
+            holder.operations.iter().map(|o| (holder.session, o.op, o.since, &o.operation, None))
+        });
+        let waiters =
+            document.waiters.iter().map(|w| (w.session, w.op, w.since, &w.operation, Some(w.lock_type)));
+        for (session, op, since, text, waits) in holders.chain(waiters) {
+            let lock_type = waits.unwrap_or(document.lock_type);
+            let claim = ClaimEntry { id: document.id.clone(), lock_type };
+            let found = operations.entry(OpId { session, number: op }).or_insert_with(|| OperationDocument {
+                session,
+                op,
+                operation: text.clone(),
+                since,
+                holds: Vec::new(),
+                waits_for: None,
+            });
+            found.since = found.since.min(since);
+            match waits {
+                None => found.holds.push(claim),
+                Some(_) => found.waits_for = Some(claim),
+            }
+        }
+    }
+    operations.into_values().collect()
+}

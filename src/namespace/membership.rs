@@ -1,0 +1,259 @@
+//! The session of a mount on a store that other hosts use as well: it says that it lives, watches the others, cleans up
+//! after those that died, and stops when it was declared dead itself.
+//!
+//! Owns the two threads of a session. What is decided, and in which order a dead session is cleaned up after, is
+//! `lock::session`'s.
+//!
+//! What is hard:
+//! 1. A fenced session must change nothing. The store sees to that: every commit names its session, and is refused in the
+//!    same transaction if that is not live any more. To stop by itself before only saves work.
+//! 2. Who waits for a lock must learn that it is free without asking all the time: [`Bell`] is the clock that those who wait
+//!    sleep by, and every notice of a changed lock document ends their sleep.
+//! 3. Who died on this very host need not be waited for: the kernel has freed what it held, [`alive`].
+
+mod alive;
+mod bell;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::SessionInfo;
+use crate::ambient::{self, Clock};
+use crate::document::{Document, Key, Kind, Orphan, Session, SessionId, SessionState, Version};
+use crate::lock::session::{Heart, Member, Observer};
+use crate::lock::shared::Settings as LockSettings;
+use crate::lock::{Locks, SharedLocks};
+use crate::store::cells::documents::DocumentCells;
+use crate::store::{Commit, CommitError, Range, Store, StoreError, for_each};
+
+use super::collect::Collector;
+use alive::Proof;
+use bell::Bell;
+
+/// A session beats so often in a lease, and looks at the others as often.
+const BEATS_PER_LEASE: u32 = 5;
+/// How often a session looks whether a process of its own host has died.
+const LOOK_HERE: Duration = Duration::from_millis(100);
+/// Once a lease a session looks for claims of operations that are over.
+const LOOKS_PER_SWEEP: u32 = BEATS_PER_LEASE;
+
+/// A session at work.
+pub(super) struct Membership {
+    member: Arc<Member>,
+    watch: Mutex<Option<Watch>>,
+    /// Held for as long as the process lives.
+    proof: Option<Proof>,
+}
+
+struct Watch {
+    heart: Heart,
+    bell: Arc<Bell>,
+    thread: JoinHandle<()>,
+}
+
+/// What the threads of a session work with.
+struct Watcher {
+    member: Arc<Member>,
+    store: Arc<dyn Store>,
+    collector: Arc<Collector>,
+    locks: SharedLocks,
+    bell: Arc<Bell>,
+    lease: Duration,
+}
+
+impl Membership {
+    /// Begins a session, with its threads and its locks.
+    ///
+    /// # Errors
+    /// The store's, or the operating system's if there is no room for a thread.
+    pub(super) fn join(
+        store: &Arc<dyn Store>,
+        collector: &Arc<Collector>,
+        info: SessionInfo,
+        lease: Duration,
+        epoch: u64,
+    ) -> Result<(Self, Locks), StoreError> {
+        let cells = Arc::new(DocumentCells::new(Arc::clone(store)));
+        let bell = Bell::new();
+        store.listen(Arc::clone(&bell) as _)?;
+        let clock = Arc::clone(&bell) as Arc<dyn Clock>;
+        let id = SessionId(ambient::random_u64());
+        // Before others can see the session: they must not find a file that nobody holds.
+        let proof = Proof::hold(id);
+        let document = Session {
+            id,
+            host: info.host,
+            boot_id: info.boot_id.clone(),
+            pid: info.pid,
+            mount_point: info.mount_point,
+            started: ambient::wall_clock().into(),
+            lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+            heartbeat: 0,
+            epoch,
+            intents: 0,
+            operations_below: 0,
+            state: SessionState::Joining,
+        };
+        let (member, ()) = Member::join(cells.clone(), Arc::clone(&clock), document, |_| Ok(()))?;
+        let member = Arc::new(member);
+        let settings = LockSettings { silence_stops: false, ..LockSettings::default() };
+        let locks = SharedLocks::new(cells, clock, Arc::clone(member.standing()), settings);
+        let watcher = Watcher {
+            member: Arc::clone(&member),
+            store: Arc::clone(store),
+            collector: Arc::clone(collector),
+            locks: locks.clone(),
+            bell: Arc::clone(&bell),
+            lease,
+        };
+        let no_thread = |error| StoreError::io("starting a thread of the session", error);
+        let heart = Heart::start(Arc::clone(&member), lease / BEATS_PER_LEASE).map_err(no_thread)?;
+        let thread =
+            ambient::spawn("lockwood-watch", move || watcher.run(&info.boot_id)).map_err(no_thread)?;
+        let watch = Mutex::new(Some(Watch { heart, bell, thread }));
+        Ok((Self { member, watch, proof }, Locks::Documents(locks)))
+    }
+
+    pub(super) fn id(&self) -> SessionId {
+        self.member.id()
+    }
+
+    /// Commits as this session. A store that is away is waited for, for as long as its engine has patience: whether the
+    /// session still lives is for the commit itself to find out.
+    pub(super) fn commit(&self, store: &dyn Store, commit: &Commit) -> Result<Version, CommitError> {
+        if self.is_fenced() {
+            return Err(StoreError::Fenced.into());
+        }
+        let outcome = store.commit(&commit.clone().by(self.id()));
+        if matches!(outcome, Err(CommitError::Store(StoreError::Fenced))) {
+            self.member.standing().fence();
+        }
+        outcome
+    }
+
+    /// Whether the session knows that it was declared dead.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.member.standing().is_fenced()
+    }
+
+    /// Declares a session dead, this one or another, and cleans up after it. When this has returned nothing of it takes
+    /// effect any more.
+    ///
+    /// # Errors
+    /// The store's; whoever sees the session next goes on with it.
+    pub(super) fn fence(
+        &self,
+        store: &dyn Store,
+        collector: &Collector,
+        session: SessionId,
+    ) -> Result<(), StoreError> {
+        if session == self.id() {
+            self.member.standing().fence();
+        }
+        self.member.recover(session, &|dead| collect_of(store, collector, dead))
+    }
+
+    /// Ends the session: the threads first, then what it left, then its document.
+    ///
+    /// # Errors
+    /// The store's; others clean up when the lease has run out.
+    pub(super) fn leave(&self, store: &dyn Store, collector: &Collector) -> Result<(), StoreError> {
+        if let Some(Watch { heart, bell, thread }) = self.watch.lock().take() {
+            bell.close();
+            drop(heart);
+            if thread.join().is_err() {
+                log::error!("the thread that watches the other sessions panicked");
+            }
+        }
+        let left = self.member.leave(&|dead| collect_of(store, collector, dead));
+        if let Some(proof) = &self.proof
+            && left.is_ok()
+        {
+            proof.withdraw();
+        }
+        left
+    }
+}
+
+impl Watcher {
+    fn run(self, boot_id: &str) {
+        let mut observer = Observer::default();
+        let (mut looks, mut failing) = (0_u32, false);
+        let mut here: Vec<Session> = Vec::new();
+        let look_every = self.lease / BEATS_PER_LEASE;
+        let mut next = Duration::ZERO;
+        while !self.bell.is_closed() && !self.member.standing().is_fenced() {
+            let now = self.bell.now();
+            let died = here.iter().any(|session| alive::is_gone(session, boot_id));
+            if died || now >= next || self.bell.take_sessions_changed() {
+                next = now + look_every;
+                looks = looks.wrapping_add(1);
+                let outcome =
+                    self.look(&mut observer, boot_id, looks).and_then(|()| self.sessions_here(boot_id));
+                match outcome {
+                    Ok(found) => (here, failing) = (found, false),
+                    Err(StoreError::Fenced) => {}
+                    Err(error) if !failing => {
+                        log::warn!("the other sessions could not be looked at: {error}; trying again");
+                        failing = true;
+                    }
+                    Err(_) => {}
+                }
+            }
+            self.bell.wait_until_closed(LOOK_HERE);
+        }
+    }
+
+    fn look(&self, observer: &mut Observer, boot_id: &str, looks: u32) -> Result<(), StoreError> {
+        let is_gone = |session: &Session| alive::is_gone(session, boot_id);
+        let collect = |dead| collect_of(&*self.store, &self.collector, dead);
+        for ended in self.member.observe(observer, &is_gone, &collect)? {
+            log::warn!("session {ended} was dead: what it left is cleaned up, and its locks are free");
+            alive::forget(ended);
+        }
+        if looks.is_multiple_of(LOOKS_PER_SWEEP)
+            && let Err(error) = self.locks.sweep()
+        {
+            log::debug!("locks were not swept: {error}");
+        }
+        Ok(())
+    }
+
+    /// The sessions of others that say that they run on this host, in this boot.
+    fn sessions_here(&self, boot_id: &str) -> Result<Vec<Session>, StoreError> {
+        let mut here = Vec::new();
+        for_each::<_, StoreError>(&*self.store, Range::All(Kind::Session), |_, stored| {
+            if let Document::Session(session) = &*stored?.document
+                && session.boot_id == boot_id
+                && session.id != self.member.id()
+            {
+                here.push(session.clone());
+            }
+            Ok(())
+        })?;
+        Ok(here)
+    }
+}
+
+/// Collects what a dead session had unlinked while it was open.
+fn collect_of(store: &dyn Store, collector: &Collector, dead: SessionId) -> Result<(), StoreError> {
+    let mut orphans = Vec::new();
+    for_each::<_, StoreError>(store, Range::All(Kind::Orphan), |key, stored| {
+        if let (Key::Orphan(ino), Document::Orphan(Orphan { session })) = (key, &*stored?.document)
+            && *session == dead
+        {
+            orphans.push(ino);
+        }
+        Ok(())
+    })?;
+    for ino in orphans {
+        collector.collect_now(ino).map_err(|error| StoreError::Engine {
+            what: format!("collecting inode {ino}, which session {dead} left"),
+            source: error.into(),
+        })?;
+    }
+    Ok(())
+}

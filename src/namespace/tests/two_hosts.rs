@@ -1,0 +1,61 @@
+//! Two hosts at one file, each with a namespace of its own over the same store.
+
+use std::sync::Arc;
+
+use super::world::{ROOT, World};
+use crate::document::{Ino, Key};
+use crate::namespace::{Namespace, SessionInfo, Settings};
+use crate::store::{Commit, Reader as _, Store as _};
+
+/// Another host, which begins without taking this one for dead.
+fn other_host(world: &World) -> Namespace {
+    let key = Key::Session(world.session());
+    let session = world.store.get(&key).unwrap().unwrap();
+    let info = SessionInfo {
+        host: "grace".to_owned(),
+        boot_id: "c".to_owned(),
+        pid: 1,
+        mount_point: "/mnt".to_owned(),
+    };
+    let other = Namespace::begin(world.store.clone(), world.files(), Settings::default(), info).unwrap();
+    world.store.commit(&Commit::new().put(key, (*session.document).clone())).unwrap();
+    other
+}
+
+/// Lets both append records to an empty file, which grows out of its document meanwhile; then every record must be there.
+fn append_from_both(record: usize, times: usize) {
+    let world = World::new();
+    let f = world.file(ROOT, "f");
+    let other = Arc::new(other_host(&world));
+    let append = |namespace: &Namespace, byte: u8| {
+        for _ in 0..times {
+            namespace.append(f, &vec![byte; record], false).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| append(&world, b'a'));
+        scope.spawn(|| append(&other, b'b'));
+    });
+    let bytes = whole(&other, f);
+    assert_eq!(bytes.len(), 2 * times * record);
+    for (byte, host) in [(b'a', "this"), (b'b', "the other")] {
+        let there = bytes.chunks(record).filter(|found| found.iter().all(|b| *b == byte)).count();
+        assert_eq!(there, times, "records of {host} host are lost or torn");
+    }
+    assert_eq!(whole(&world, f), bytes);
+    other.end().unwrap();
+    world.finish();
+}
+
+fn whole(namespace: &Namespace, ino: Ino) -> Vec<u8> {
+    let size = namespace.attributes(ino).unwrap().size();
+    namespace.read(ino, 0, u32::try_from(size).unwrap()).unwrap()
+}
+
+#[test]
+fn hosts_that_append_to_one_file_lose_nothing() {
+    for _ in 0..4 {
+        append_from_both(16, 100);
+    }
+    append_from_both(3000, 50);
+}

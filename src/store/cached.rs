@@ -1,0 +1,360 @@
+//! Documents of a shared engine, remembered in memory for a bounded time.
+//!
+//! What is read here may be old: by the time that a notice takes, or where notices fail by the cache's time to live. That
+//! is harmless to changes, since every commit checks the versions that its plan rests on, and a commit that meets another
+//! version makes this forget all that it was planned on. Imports the port and the measure of a document's weight.
+//!
+//! What is hard: nothing may be remembered that was read before a change of which the notice came first. A read leaves a
+//! placeholder before it asks the engine; a notice takes away what is there, placeholders too, and then the answer is used
+//! once and not remembered. A commit of this process does the same with what it writes, from before it is sent.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use quick_cache::Weighter;
+use quick_cache::sync::{Cache, GuardResult};
+
+use super::embedded::cache::{FIXED_BYTES, weight_bytes};
+use super::{
+    Capabilities, Commit, CommitError, Listener, Notice, Reader, Scan, ScanItem, Store, StoreCounters,
+    StoreError, Write,
+};
+use crate::ambient;
+use crate::document::{Document, Key, Kind, SessionId, Stored, Version};
+
+/// What stood under a key, and when that was asked for.
+#[derive(Clone)]
+struct Seen {
+    found: Option<Stored>,
+    asked: Instant,
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<Key, Seen> for ByBytes {
+    fn weight(&self, key: &Key, seen: &Seen) -> u64 {
+        weight_bytes(key, seen.found.as_ref())
+    }
+}
+
+type Documents = Cache<Key, Seen, ByBytes>;
+
+/// An engine that others change as well, with a memory.
+pub struct CachedStore {
+    engine: Arc<dyn Store>,
+    memory: Arc<Memory>,
+    ttl: Duration,
+}
+
+struct Memory {
+    documents: Documents,
+    /// The sessions that change the engine through this memory, which knows their changes already.
+    own: RwLock<Vec<SessionId>>,
+    listeners: Mutex<Vec<Arc<dyn Listener>>>,
+}
+
+impl CachedStore {
+    /// Remembers documents of `engine`, at most about `bytes` of them and none for longer than `ttl`.
+    ///
+    /// # Errors
+    /// When the engine cannot tell of changes.
+    pub fn new(engine: Arc<dyn Store>, bytes: u64, ttl: Duration) -> Result<Self, StoreError> {
+        let items = usize::try_from(bytes / FIXED_BYTES).unwrap_or(usize::MAX);
+        let documents = Cache::with_weighter(items, bytes, ByBytes);
+        let memory = Arc::new(Memory { documents, own: RwLock::default(), listeners: Mutex::default() });
+        engine.listen(Arc::clone(&memory) as Arc<dyn Listener>)?;
+        Ok(Self { engine, memory, ttl })
+    }
+
+    fn is_fresh(&self, seen: &Seen) -> bool {
+        seen.asked.elapsed() < self.ttl
+    }
+
+    /// What is remembered of a key and not too old.
+    fn remembered(&self, key: &Key) -> Option<Seen> {
+        let seen = self.memory.documents.get(key)?;
+        if self.is_fresh(&seen) {
+            return Some(seen);
+        }
+        self.memory.documents.remove(key);
+        None
+    }
+
+    fn forget_all_of(&self, commit: &Commit) {
+        let checked = commit.checks.iter().map(super::Check::key);
+        for key in checked.chain(commit.writes.iter().map(Write::key)) {
+            self.memory.documents.remove(key);
+        }
+    }
+}
+
+/// Others change these so often, or only once, that they are asked for every time. Chunks are kept by `content::chunks`,
+/// under the version of their node: an old one from here would be taken for one that was read under a new version.
+fn is_remembered(key: &Key) -> bool {
+    !matches!(key.kind(), Kind::Volume | Kind::Session | Kind::Lock | Kind::Orphan | Kind::Chunk)
+}
+
+impl Reader for CachedStore {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        if !is_remembered(key) {
+            return self.engine.get(key);
+        }
+        loop {
+            match self.memory.documents.get_value_or_guard(key, None) {
+                GuardResult::Value(seen) if self.is_fresh(&seen) => return Ok(seen.found),
+                GuardResult::Value(_) => drop(self.memory.documents.remove(key)),
+                GuardResult::Guard(guard) => {
+                    let asked = ambient::monotonic();
+                    let found = self.engine.get(key)?;
+                    // Refused if the placeholder was taken away; see the module.
+                    let _ = guard.insert(Seen { found: found.clone(), asked });
+                    return Ok(found);
+                }
+                GuardResult::Timeout => return self.engine.get(key),
+            }
+        }
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
+        let mut all: Vec<Option<Seen>> = Vec::with_capacity(keys.len());
+        let (mut missing, mut guards) = (Vec::new(), Vec::new());
+        for key in keys {
+            let seen = if is_remembered(key) { self.remembered(key) } else { None };
+            if seen.is_none() {
+                // Not waited for: two readers of several keys could wait for each other.
+                let guard = match self.memory.documents.get_value_or_guard(key, Some(Duration::ZERO)) {
+                    GuardResult::Guard(guard) if is_remembered(key) => Some(guard),
+                    _ => None,
+                };
+                missing.push(key.clone());
+                guards.push(guard);
+            }
+            all.push(seen);
+        }
+        let asked = ambient::monotonic();
+        let found = if missing.is_empty() { Vec::new() } else { self.engine.get_many(&missing)? };
+        let mut found = found.into_iter().zip(guards).map(|(found, guard)| {
+            if let Some(guard) = guard {
+                let _ = guard.insert(Seen { found: found.clone(), asked });
+            }
+            found
+        });
+        Ok(all
+            .into_iter()
+            .map(|seen| seen.map_or_else(|| found.next().flatten(), |seen| seen.found))
+            .collect())
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.engine.scan(scan)
+    }
+
+    fn scan_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        self.engine.scan_keys(scan)
+    }
+}
+
+impl Store for CachedStore {
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        if let Some(session) = commit.session
+            && !self.memory.own.read().contains(&session)
+        {
+            self.memory.own.write().push(session);
+        }
+        let written = commit.writes.iter().filter(|write| is_remembered(write.key()));
+        let guards: Vec<_> = written
+            .map(|write| {
+                self.memory.documents.remove(write.key());
+                match self.memory.documents.get_value_or_guard(write.key(), Some(Duration::ZERO)) {
+                    GuardResult::Guard(guard) => (write, Some(guard)),
+                    _ => (write, None),
+                }
+            })
+            .collect();
+        let asked = ambient::monotonic();
+        let version = match self.engine.commit(commit) {
+            Ok(version) => version,
+            Err(error) => {
+                drop(guards);
+                self.forget_all_of(commit);
+                return Err(error);
+            }
+        };
+        let one_version = self.capabilities().one_version || commit.writes.len() == 1;
+        for (write, guard) in guards {
+            let found = match write {
+                // Without its version it is of no use.
+                Write::Put(key, _) if !one_version => {
+                    drop(guard);
+                    self.memory.documents.remove(key);
+                    continue;
+                }
+                Write::Put(_, document) => {
+                    Some(Stored { version, document: Document::clone(document).into() })
+                }
+                Write::Delete(_) => None,
+                // What it has become only the engine knows. Without a guard a reader may have seen what was before.
+                Write::Merge(key, _) => {
+                    drop(guard);
+                    self.memory.documents.remove(key);
+                    continue;
+                }
+            };
+            match guard {
+                Some(guard) => drop(guard.insert(Seen { found, asked })),
+                None => drop(self.memory.documents.remove(write.key())),
+            }
+        }
+        Ok(version)
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.engine.sync()
+    }
+
+    fn admit_content(&self, bytes: u64) -> Result<(), StoreError> {
+        self.engine.admit_content(bytes)
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        self.engine.reserve_bytes()
+    }
+
+    fn stop(&self, cause: &str) {
+        self.engine.stop(cause);
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
+        self.memory.listeners.lock().push(listener);
+        Ok(())
+    }
+
+    fn forget(&self, keys: &[Key]) {
+        for key in keys {
+            self.memory.documents.remove(key);
+        }
+        self.engine.forget(keys);
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.engine.capabilities()
+    }
+
+    fn snapshot(&self) -> Box<dyn Reader + '_> {
+        self.engine.snapshot()
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.engine.counters()
+    }
+}
+
+impl Listener for Memory {
+    fn notice(&self, notice: Notice) {
+        match &notice {
+            Notice::Changed { by: Some(session), .. } if self.own.read().contains(session) => {}
+            Notice::Changed { keys, .. } => {
+                for key in keys {
+                    self.documents.remove(key);
+                }
+            }
+            Notice::Lost => self.documents.clear(),
+        }
+        // After the memory has forgotten: who is told, and asks, gets what is new.
+        let listeners = self.listeners.lock().clone();
+        for listener in listeners {
+            listener.notice(notice.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{Ino, Session, SessionState, Timestamp};
+    use crate::store::conformance::{self, directory};
+    use crate::store::memory::MemoryStore;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn cached(engine: &Arc<MemoryStore>, ttl: Duration) -> CachedStore {
+        CachedStore::new(Arc::clone(engine) as Arc<dyn Store>, 1 << 20, ttl).unwrap()
+    }
+
+    fn key() -> Key {
+        Key::Node(Ino(7))
+    }
+
+    fn children(store: &CachedStore) -> Option<u64> {
+        store.node(Ino(7)).unwrap().map(|(_, node)| node.directory().unwrap().children)
+    }
+
+    #[test]
+    fn conforms() {
+        for ttl in [Duration::ZERO, LONG] {
+            conformance::run(&|| Box::new(cached(&Arc::new(MemoryStore::new()), ttl)));
+        }
+    }
+
+    #[test]
+    fn what_others_change_is_forgotten_when_they_tell() {
+        let engine = Arc::new(MemoryStore::new());
+        let store = cached(&engine, LONG);
+        assert_eq!(children(&store), None);
+        engine.commit(&Commit::new().put(key(), directory(1))).unwrap();
+        assert_eq!(children(&store), Some(1));
+        let before = engine.counters().gets;
+        assert_eq!(children(&store), Some(1));
+        assert_eq!(store.get_many(&[key()]).unwrap().len(), 1);
+        assert_eq!(engine.counters().gets, before, "asked for what is remembered");
+        store.forget(&[key()]);
+        assert_eq!(children(&store), Some(1));
+        assert_eq!(engine.counters().gets, before + 1);
+    }
+
+    #[test]
+    fn nothing_is_remembered_beyond_its_time() {
+        let engine = Arc::new(MemoryStore::new());
+        let store = cached(&engine, Duration::from_millis(20));
+        engine.commit(&Commit::new().put(key(), directory(1))).unwrap();
+        assert_eq!(children(&store), Some(1));
+        std::thread::sleep(Duration::from_millis(30));
+        let before = engine.counters().gets;
+        assert_eq!(children(&store), Some(1));
+        assert_eq!(engine.counters().gets, before + 1);
+    }
+
+    #[test]
+    fn own_changes_are_remembered_though_the_engine_tells_of_them() {
+        let engine = Arc::new(MemoryStore::new());
+        let store = cached(&engine, LONG);
+        let id = SessionId(3);
+        let session = Document::Session(Session {
+            id,
+            host: String::new(),
+            boot_id: String::new(),
+            pid: 1,
+            mount_point: String::new(),
+            started: Timestamp::default(),
+            lease_ms: 1,
+            heartbeat: 0,
+            epoch: 0,
+            intents: 0,
+            operations_below: 0,
+            state: SessionState::Live,
+        });
+        engine.commit(&Commit::new().put(Key::Session(id), session)).unwrap();
+        store.commit(&Commit::new().put(key(), directory(4)).by(id)).unwrap();
+        let before = engine.counters().gets;
+        assert_eq!(children(&store), Some(4));
+        assert_eq!(engine.counters().gets, before);
+        // Who loses makes everything that it was planned on be read again.
+        let (version, _) = store.node(Ino(7)).unwrap().unwrap();
+        engine.commit(&Commit::new().put(key(), directory(5)).by(id)).unwrap();
+        let lost = store.commit(&Commit::new().at(key(), version).delete(key()).by(id));
+        assert!(matches!(lost, Err(CommitError::Conflict(_))));
+        assert_eq!(children(&store), Some(5));
+    }
+}

@@ -1,0 +1,94 @@
+//! Cells over a store that changes several documents at once: for lock documents and sessions, which need no more than one
+//! at a time. A cell is then the document itself, and never marked.
+
+use std::sync::Arc;
+
+use super::{CasError, Cell, CellKey, Cells, Listed, MarkedDocument, StoredCell};
+use crate::document::{Document, Key, Kind, Stored, Version};
+use crate::store::{Commit, CommitError, Range, Scan, Store, StoreError, for_each};
+
+/// The documents of a store as cells. There are no slots: nobody needs intents on such a store.
+pub struct DocumentCells {
+    store: Arc<dyn Store>,
+}
+
+impl DocumentCells {
+    /// Those of `store`.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store }
+    }
+}
+
+fn document_key(key: &CellKey) -> Result<Key, StoreError> {
+    match key {
+        CellKey::Document(key) => Ok(key.clone()),
+        CellKey::Lock(id) => Ok(Key::Lock(Arc::clone(id))),
+        CellKey::Slot(..) => Err(StoreError::Engine {
+            what: format!("{key:?}"),
+            source: "this store has transactions, and no intents".into(),
+        }),
+    }
+}
+
+fn cell(stored: Stored) -> StoredCell {
+    let version = stored.version;
+    let cell = match &*stored.document {
+        Document::Lock(record) => Cell::Lock(record.clone()),
+        _ => Cell::Document(MarkedDocument { before: Some(stored), mark: None }),
+    };
+    StoredCell { version, cell: cell.into() }
+}
+
+/// The document in a cell; a cell without one is an absent document.
+fn document(cell: Cell) -> Option<Document> {
+    match cell {
+        Cell::Lock(record) => Some(Document::Lock(record)),
+        Cell::Document(marked) => marked.before.map(|stored| Document::clone(&stored.document)),
+        Cell::Slot(_) => None,
+    }
+}
+
+impl Cells for DocumentCells {
+    fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
+        Ok(self.store.get(&document_key(key)?)?.map(cell))
+    }
+
+    fn read_many(&self, keys: &[CellKey]) -> Result<Vec<Option<StoredCell>>, StoreError> {
+        let keys = keys.iter().map(document_key).collect::<Result<Vec<_>, _>>()?;
+        Ok(self.store.get_many(&keys)?.into_iter().map(|stored| stored.map(cell)).collect())
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+        self.store.scan(scan)?.into_iter().map(|(key, stored)| Ok((key, cell(stored?)))).collect()
+    }
+
+    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+        let mut listed = Vec::new();
+        if what == Listed::Locks {
+            for_each::<_, StoreError>(&*self.store, Range::All(Kind::Lock), |key, stored| {
+                if let Key::Lock(id) = key {
+                    listed.push((CellKey::Lock(id), cell(stored?)));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(listed)
+    }
+
+    fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
+        let key = document_key(key)?;
+        let commit = match expected {
+            Some(version) => Commit::new().at(key.clone(), version),
+            None => Commit::new().absent(key.clone()),
+        };
+        let commit = match cell.and_then(document) {
+            Some(document) => commit.put(key, document),
+            None => commit.delete(key),
+        };
+        self.store.commit(&commit).map_err(|error| match error {
+            CommitError::Conflict(_) => CasError::Conflict,
+            CommitError::Store(StoreError::Unknown(cause)) => CasError::Unknown(cause),
+            CommitError::Store(error) => CasError::Store(error),
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! What every engine must do when several threads change it at once, and when others listen.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{directory, entry, name, node, put, session};
+use crate::document::{Ino, Key, NodeDelta, SessionId, SessionState, Timestamp};
+use crate::store::{Check, Commit, CommitError, Listener, Notice, Store};
+
+struct Noted(Mutex<Vec<Notice>>);
+
+impl Listener for Noted {
+    fn notice(&self, notice: Notice) {
+        self.0.lock().push(notice);
+    }
+}
+
+pub(super) fn changes_are_told(store: &dyn Store) {
+    if !store.capabilities().shared {
+        return;
+    }
+    let id = SessionId(u64::MAX - 5);
+    put(store, Key::Session(id), session(SessionState::Live));
+    let noted = Arc::new(Noted(Mutex::default()));
+    store.listen(Arc::clone(&noted) as Arc<dyn Listener>).unwrap();
+    let parent = Key::Entry(Ino(4), name("\u{fc}: %"));
+    store.commit(&Commit::new().put(parent.clone(), entry(5)).put(node(5), directory(0)).by(id)).unwrap();
+    store.commit(&Commit::new().delete(parent.clone())).unwrap();
+    let told = |session: Option<SessionId>, key: &Key| {
+        noted.0.lock().iter().any(|notice| match notice {
+            Notice::Changed { by, keys } => *by == session && keys.contains(key),
+            Notice::Lost => false,
+        })
+    };
+    let begun = crate::ambient::monotonic();
+    while !(told(Some(id), &parent) && told(Some(id), &node(5)) && told(None, &parent)) {
+        assert!(begun.elapsed().as_secs() < 10, "not told: {:?}", noted.0.lock());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+pub(super) fn merges_at_once(store: &dyn Store) {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 50;
+    put(store, node(1), directory(0));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                for i in 0..EACH {
+                    let ino = 100 + thread * EACH + i;
+                    let create = Commit::new()
+                        .absent(node(ino))
+                        .put(node(ino), directory(0))
+                        .merge(node(1), NodeDelta::entries_changed(1, 1, Timestamp::default()));
+                    store.commit(&create).unwrap();
+                }
+            });
+        }
+    });
+    let (_, now) = store.node(Ino(1)).unwrap().unwrap();
+    assert_eq!(now.directory().unwrap().children, THREADS * EACH);
+    assert_eq!(store.counters().conflicts, 0);
+}
+
+pub(super) fn no_write_skew(store: &dyn Store) {
+    const ROUNDS: u64 = 40;
+    for round in 0..ROUNDS {
+        let [a, b] = [node(10 + 2 * round), node(11 + 2 * round)];
+        // Of both kinds of checks: that nothing is there, then that nothing has changed.
+        let absent = [a.clone(), b.clone()].map(Check::Absent);
+        assert!(race(store, [&a, &b], absent), "round {round}: each made what the other checked as absent");
+        let [of_a, of_b] = [&a, &b].map(|key| put(store, key.clone(), directory(0)));
+        let versions = [Check::Version(a.clone(), of_a), Check::Version(b.clone(), of_b)];
+        assert!(race(store, [&a, &b], versions), "round {round}: each changed what the other checked");
+    }
+}
+
+/// Two commits at once, each with one of the checks and a put of the other key. Whether one at most was made.
+fn race(store: &dyn Store, [a, b]: [&Key; 2], [first, second]: [Check; 2]) -> bool {
+    let barrier = std::sync::Barrier::new(2);
+    let run = |check: Check, key: &Key| {
+        barrier.wait();
+        match store.commit(&Commit::new().check(check).put(key.clone(), directory(1))) {
+            Ok(_) => 1,
+            Err(CommitError::Conflict(_)) => 0,
+            Err(other) => panic!("{other}"),
+        }
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| run(second, a));
+        run(first, b) + other.join().unwrap() <= 1
+    })
+}
+
+pub(super) fn no_lost_update(store: &dyn Store) {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 200;
+    put(store, node(1), directory(0));
+    let retries = Arc::new(AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..EACH {
+                    // One thread's read-check-write against the others', beside a merge that conflicts with nobody.
+                    loop {
+                        let (version, now) = store.node(Ino(1)).unwrap().unwrap();
+                        let next = directory(now.directory().unwrap().children + 1);
+                        match store.commit(&Commit::new().at(node(1), version).put(node(1), next)) {
+                            Ok(_) => break,
+                            Err(CommitError::Conflict(_)) => retries.fetch_add(1, Ordering::Relaxed),
+                            Err(other) => panic!("{other}"),
+                        };
+                    }
+                }
+            });
+        }
+    });
+    let (_, now) = store.node(Ino(1)).unwrap().unwrap();
+    assert_eq!(now.directory().unwrap().children, THREADS * EACH);
+    assert_eq!(store.counters().conflicts, retries.load(Ordering::Relaxed));
+}

@@ -1,0 +1,132 @@
+//! Commits: sent, refused, sent again, and found out about when the answer was lost.
+
+use std::time::{Duration, Instant};
+
+use tokio_postgres::Error;
+
+use super::connection::{Call, Failure, Sql};
+use super::plan::{Plan, Step};
+use super::pool::{Pool, jittered};
+use super::tables::{CHANGED, CLOSED, FENCED};
+use super::value::Value;
+use super::{error, read};
+use crate::ambient;
+use crate::document::Version;
+use crate::store::{Commit, CommitError, StoreError};
+
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+const COMMIT: &str = "COMMIT";
+/// The version of every document that the transaction writes. Drawn first: the statements behind it take it from there.
+const DRAW_VERSION: &str = "SELECT nextval('versions')";
+const SET_OUTCOME: &str = "WITH found AS (UPDATE outcome SET number = $2, version = currval('versions'), used = now() \
+     WHERE connection = $1 AND NOT closed RETURNING version) \
+     SELECT CAST(CASE WHEN count(*) = 1 THEN CAST(max(version) AS text) \
+     ELSE 'lockwood: the connection was given up' END AS bigint) FROM found";
+const CLOSE_OUTCOME: &str =
+    "UPDATE outcome SET closed = true WHERE connection = $1 RETURNING number, version";
+
+pub(super) fn commit(pool: &Pool, commit: &Commit) -> Result<Version, CommitError> {
+    let plan = Plan::of(commit).map_err(CommitError::Conflict)?;
+    let deadline = pool.deadline();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match attempt(pool, &plan, deadline)? {
+            Attempt::Made(version) => return Ok(version),
+            Attempt::Again(error) => {
+                if ambient::monotonic() >= deadline {
+                    return Err(error.into());
+                }
+                std::thread::sleep(jittered(pause));
+                pause = (pause * 2).min(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+enum Attempt {
+    Made(Version),
+    /// Nothing was changed, and trying again may help; if there is no time left, this is why.
+    Again(StoreError),
+}
+
+fn attempt(pool: &Pool, plan: &Plan, deadline: Instant) -> Result<Attempt, CommitError> {
+    let mut pooled = pool.take(deadline)?;
+    pooled.number += 1;
+    let (id, number) = (pooled.id, pooled.number);
+    let mut calls = Vec::with_capacity(plan.steps.len() + 4);
+    calls.push(Call::text(BEGIN));
+    if plan.writes {
+        calls.push(Call::text(DRAW_VERSION));
+    }
+    let before_steps = calls.len();
+    calls.extend(plan.steps.iter().map(|step| step.call.clone()));
+    if plan.writes {
+        calls.push(Call { sql: Sql::Text(SET_OUTCOME), params: vec![Value::Int(id), Value::Int(number)] });
+    }
+    calls.push(Call::text(COMMIT));
+    let within = deadline.saturating_duration_since(ambient::monotonic()).max(Duration::from_millis(100));
+    let done = pooled.connection.run(&calls, within, &pool.trips);
+    // Whose row is closed or gone cannot commit any more, nor can it on a server that has become a replica.
+    if let Err(Failure::Refused { error, .. }) = &done
+        && (says(error, CLOSED) || error.code().is_some_and(|code| code.code() == "25006"))
+    {
+        pooled.connection.give_up();
+    }
+    pool.give(pooled);
+    match done {
+        Ok(rows) => Ok(Attempt::Made(match plan.writes {
+            true => Version(read::number(rows.iter().rev().nth(1))?),
+            false => Version::default(),
+        })),
+        Err(Failure::Refused { call, error }) => {
+            refused(pool, call.checked_sub(before_steps).and_then(|at| plan.steps.get(at)), error)
+        }
+        Err(Failure::Lost(cause)) => {
+            if plan.writes
+                && let Some(version) = outcome(pool, id, number, &cause)?
+            {
+                return Ok(Attempt::Made(version));
+            }
+            Ok(Attempt::Again(error::running(&pool.target, "cannot commit", &Failure::Lost(cause))))
+        }
+        Err(failure) => Err(error::running(&pool.target, "cannot commit", &failure).into()),
+    }
+}
+
+fn says(error: &Error, text: &str) -> bool {
+    error.as_db_error().is_some_and(|db| db.message().contains(text))
+}
+
+fn refused(pool: &Pool, step: Option<&Step>, error: Error) -> Result<Attempt, CommitError> {
+    let code = error.code().map_or("", |code| code.code()).to_owned();
+    let failed = |error| error::running(&pool.target, "cannot commit", &Failure::Refused { call: 0, error });
+    if says(&error, CLOSED) || error::again(&error) {
+        return Ok(Attempt::Again(failed(error)));
+    }
+    Err(match step {
+        Some(_) if says(&error, FENCED) => StoreError::Fenced.into(),
+        Some(step) if says(&error, CHANGED) || code == "23505" => CommitError::Conflict(step.key.clone()),
+        // A merge that does not fit the node that it met, or a document that no table takes.
+        Some(step) if matches!(code.as_str(), "23514" | "22003" | "23502") => {
+            let cause = error.as_db_error().map_or_else(String::new, |db| db.message().to_owned());
+            StoreError::Damaged { key: step.key.to_string(), cause }.into()
+        }
+        _ => failed(error).into(),
+    })
+}
+
+/// What became of a commit whose answer was lost: its version if it was made. When this has returned none, it never will be.
+fn outcome(pool: &Pool, id: i64, number: i64, cause: &str) -> Result<Option<Version>, StoreError> {
+    let close = [Call { sql: Sql::Text(CLOSE_OUTCOME), params: vec![Value::Int(id)] }];
+    let unknown = |text: String| StoreError::Unknown(format!("{}: {cause}; {text}", pool.target));
+    let rows = pool
+        .read("cannot find out what became of a commit", |connection, within| {
+            connection.run(&close, within, &pool.trips)
+        })
+        .map_err(|error| unknown(error.to_string()))?;
+    let row = rows.first().and_then(|rows| rows.first());
+    let row = row.ok_or_else(|| unknown("the server does not know the connection any more".to_owned()))?;
+    let column = |at| row.try_get::<_, i64>(at).map_err(|error| unknown(error.to_string()));
+    let (last, version) = (column(0)?, column(1)?);
+    Ok((last == number).then(|| Version(version.cast_unsigned())))
+}

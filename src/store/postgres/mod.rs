@@ -1,0 +1,181 @@
+//! The engine over PostgreSQL: a volume in a schema of a database, one table for each kind of document.
+//!
+//! Owns the schema (`schema.sql`), the statements and the connections. Imports `document`, `ambient` and the port.
+//! docs/postgresql.md says how to run it; `plan` says why commits are serialisable.
+//!
+//! What is hard, and where it is solved:
+//! 1. **One round trip a commit.** All statements of a transaction, from BEGIN to COMMIT, are sent at once
+//!    ([`connection`]). What a check does not find makes its statement fail, which makes the COMMIT behind it a rollback;
+//!    the number of the statement that failed names the document.
+//! 2. **Versions** come from one sequence, one a commit, drawn by its first statement: all documents that it writes have
+//!    it. None is handed out twice, since a sequence never goes back, not even when a transaction does. Of two commits
+//!    that overlap the later may have the lower version, so versions of a document are only ever compared for equality; they
+//!    grow from one commit to another that began after the first had returned.
+//! 3. **Fences.** A commit of a session reads its row `FOR KEY SHARE` on condition that it is live, and holds that to the
+//!    end. `(id, state)` is a unique key, so an update that changes the state takes the row `FOR UPDATE`, which waits for
+//!    all such readers and keeps new ones waiting; once it has committed, they look at the row again and find it fenced. A
+//!    heartbeat changes no column of a key: its `FOR NO KEY UPDATE` and their `FOR KEY SHARE` do not conflict. This is the
+//!    protocol of foreign keys, with the session as the parent row. When a fence has returned, no commit that names the
+//!    session is under way, and none can begin.
+//! 4. **Lost answers.** Each connection has a row in table `outcome`; each commit that writes sets its number
+//!    there, in its transaction, on condition that the row is not closed. Whoever loses the answer closes the row from
+//!    another connection. Closing waits for a transaction that has already set the number, and keeps one that has not
+//!    from ever committing. So the number in the row then says for ever whether the commit was made, and if not, it is
+//!    made again under another row. A row that was trimmed refuses as well. Only if no server can be asked in time is
+//!    the outcome unknown.
+//! 5. **Notices** are sent after the commit, by a thread of their own ([`notices`]): NOTIFY within a transaction
+//!    takes a lock that makes all commits of the database go one after the other.
+//!
+//! What of PostgreSQL is used: READ COMMITTED with row locks in four strengths, `INSERT ... ON CONFLICT`, `RETURNING` in
+//! common table expressions, one sequence, CHECK and UNIQUE constraints, `jsonb` for display, LISTEN and NOTIFY. No
+//! extensions, no functions, no triggers, no advisory locks.
+
+mod commit;
+mod connection;
+mod error;
+mod notices;
+mod open;
+mod plan;
+mod pool;
+mod read;
+mod rows;
+mod tables;
+mod tls;
+mod url;
+mod value;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::{
+    Capabilities, Commit, CommitError, Listener, Notice, Reader, Scan, ScanItem, Store, StoreCounters,
+    StoreError,
+};
+use crate::document::{Key, Stored, Version};
+
+use notices::Notices;
+use pool::Pool;
+use read::Source as _;
+
+pub use url::{Target, UrlError};
+
+/// A volume in a PostgreSQL database.
+pub struct PostgresStore {
+    pool: Arc<Pool>,
+    notices: Notices,
+    counts: Counts,
+    stopped: OnceLock<String>,
+}
+
+#[derive(Default)]
+struct Counts {
+    gets: AtomicU64,
+    scans: AtomicU64,
+    commits: AtomicU64,
+    conflicts: AtomicU64,
+    documents_written: AtomicU64,
+    syncs: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, number: usize) {
+    counter.fetch_add(number as u64, Ordering::Relaxed);
+}
+
+impl PostgresStore {
+    /// How often something was sent to the server and its answer waited for.
+    pub fn round_trips(&self) -> u64 {
+        self.pool.trips.count()
+    }
+
+    fn refuse_when_stopped(&self) -> Result<(), StoreError> {
+        self.stopped.get().map_or(Ok(()), |cause| Err(StoreError::Stopped(cause.clone())))
+    }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.notices.close(&self.pool);
+        self.pool.close();
+    }
+}
+
+impl Reader for PostgresStore {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        add(&self.counts.gets, 1);
+        self.pool.get(key)
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
+        add(&self.counts.gets, keys.len());
+        self.pool.get_many(keys)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        add(&self.counts.scans, 1);
+        self.pool.page(scan)
+    }
+}
+
+impl Store for PostgresStore {
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        self.refuse_when_stopped()?;
+        let done = commit::commit(&self.pool, commit);
+        match &done {
+            Ok(_) => {
+                add(&self.counts.commits, 1);
+                add(&self.counts.documents_written, commit.writes.len());
+                self.notices.tell(commit);
+            }
+            Err(CommitError::Conflict(_)) => add(&self.counts.conflicts, 1),
+            // It may have been made, and then others must look.
+            Err(CommitError::Store(StoreError::Unknown(_))) => self.notices.tell(commit),
+            Err(CommitError::Store(_)) => {}
+        }
+        done
+    }
+
+    /// Nothing to do: no commit returns before the server has made it durable (`synchronous_commit` is never off here).
+    fn sync(&self) -> Result<(), StoreError> {
+        self.refuse_when_stopped()?;
+        add(&self.counts.syncs, 1);
+        Ok(())
+    }
+
+    fn admit_content(&self, _bytes: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        0
+    }
+
+    fn stop(&self, cause: &str) {
+        let _ = self.stopped.set(cause.to_owned()); // The first cause is the one to tell.
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
+        self.notices.listen(&self.pool, listener)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { snapshots: true, one_version: true, shared: true }
+    }
+
+    fn snapshot(&self) -> Box<dyn Reader + '_> {
+        Box::new(read::Snapshot::begin(&self.pool))
+    }
+
+    fn counters(&self) -> StoreCounters {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = &self.counts;
+        StoreCounters {
+            gets: get(&counts.gets),
+            fetches: get(&counts.gets),
+            scans: get(&counts.scans),
+            commits: get(&counts.commits),
+            conflicts: get(&counts.conflicts),
+            documents_written: get(&counts.documents_written),
+            syncs: get(&counts.syncs),
+        }
+    }
+}

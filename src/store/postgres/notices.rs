@@ -1,0 +1,256 @@
+//! Who changed what, told by NOTIFY and heard by LISTEN, each on a connection and a thread of its own.
+//!
+//! A payload is the session (or `-`) and the keys as text, separated by blanks, and stays below the 8000 bytes that the
+//! server takes. Notices of a few milliseconds go together. What could not be sent or heard becomes [`Notice::Lost`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::connection::{Call, Connection, RoundTrips, Sql};
+use super::pool::{Pool, jittered};
+use super::value::Value;
+use super::{Commit, Listener, Notice, error};
+use crate::ambient;
+use crate::document::{Key, SessionId};
+use crate::store::StoreError;
+
+const PAYLOAD_MAX: usize = 7900;
+const GATHER: Duration = Duration::from_millis(3);
+/// More than this and all are told to look at everything.
+const BATCH_MAX: usize = 4096;
+const LOST: &str = "lost";
+const NOTIFY: &str = "SELECT pg_notify($1, $2)";
+/// How soon a thread sees that the store is closed.
+const GLANCE: Duration = Duration::from_millis(100);
+
+struct Told {
+    by: Option<SessionId>,
+    keys: Vec<Key>,
+}
+
+type Listeners = Arc<Mutex<Vec<Arc<dyn Listener>>>>;
+
+/// The threads that tell and hear.
+pub(super) struct Notices {
+    told: Mutex<Option<Sender<Told>>>,
+    teller: Mutex<Option<JoinHandle<()>>>,
+    hearer: Mutex<Option<JoinHandle<()>>>,
+    listeners: Listeners,
+}
+
+impl Notices {
+    pub(super) fn new(pool: &Arc<Pool>) -> Result<Self, StoreError> {
+        let (told, tell) = mpsc::channel();
+        let pool = Arc::clone(pool);
+        let teller = ambient::spawn("pg-notify", move || teller(&pool, &tell))
+            .map_err(|error| StoreError::io("cannot start a thread", error))?;
+        Ok(Self {
+            told: Mutex::new(Some(told)),
+            teller: Mutex::new(Some(teller)),
+            hearer: Mutex::default(),
+            listeners: Listeners::default(),
+        })
+    }
+
+    /// Tells of a commit, soon.
+    pub(super) fn tell(&self, commit: &Commit) {
+        if commit.writes.is_empty() {
+            return;
+        }
+        let keys = commit.writes.iter().map(|write| write.key().clone()).collect();
+        if let Some(told) = &*self.told.lock() {
+            // It fails only if the thread is gone, which happens at the end.
+            let _ = told.send(Told { by: commit.session, keys });
+        }
+    }
+
+    pub(super) fn listen(&self, pool: &Arc<Pool>, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
+        let mut hearer = self.hearer.lock();
+        if hearer.is_none() {
+            let connection = pool.keep_trying(pool.deadline(), |within| listening(pool, within))?;
+            let (pool, listeners) = (Arc::clone(pool), Arc::clone(&self.listeners));
+            let thread = ambient::spawn("pg-listen", move || hear(&pool, &listeners, connection))
+                .map_err(|error| StoreError::io("cannot start a thread", error))?;
+            *hearer = Some(thread);
+        }
+        self.listeners.lock().push(listener);
+        Ok(())
+    }
+
+    /// Ends the threads once what was told has been sent.
+    pub(super) fn close(&self, pool: &Pool) {
+        drop(self.told.lock().take());
+        pool.closing.store(true, Ordering::Relaxed);
+        for thread in [&self.teller, &self.hearer] {
+            if let Some(thread) = thread.lock().take()
+                && thread.join().is_err()
+            {
+                log::error!("a thread of {} has failed", pool.target);
+            }
+        }
+    }
+}
+
+fn payloads(told: &[Told]) -> Vec<String> {
+    if told.iter().map(|told| told.keys.len()).sum::<usize>() > BATCH_MAX {
+        return vec![LOST.to_owned()];
+    }
+    let mut payloads: Vec<String> = Vec::new();
+    for Told { by, keys } in told {
+        let by = by.map_or_else(|| "-".to_owned(), |by| by.to_string());
+        let mut payload = by.clone();
+        for key in keys.iter().map(Key::to_string) {
+            if payload.len() + 1 + key.len() > PAYLOAD_MAX && payload.len() > by.len() {
+                payloads.push(std::mem::replace(&mut payload, by.clone()));
+            }
+            if payload.len() + 1 + key.len() > PAYLOAD_MAX {
+                payloads.push(LOST.to_owned());
+                continue;
+            }
+            payload.push(' ');
+            payload.push_str(&key);
+        }
+        if payload.len() > by.len() {
+            payloads.push(payload);
+        }
+    }
+    payloads
+}
+
+fn notice(payload: &str) -> Notice {
+    let mut parts = payload.split(' ');
+    let by = match parts.next() {
+        Some("-") => Some(None),
+        Some(session) => session.parse().ok().map(Some),
+        None => None,
+    };
+    match (by, parts.map(str::parse).collect::<Result<Vec<Key>, _>>()) {
+        (Some(by), Ok(keys)) if !keys.is_empty() => Notice::Changed { by, keys },
+        _ => Notice::Lost,
+    }
+}
+
+fn teller(pool: &Pool, tell: &Receiver<Told>) {
+    let mut connection: Option<Connection> = None;
+    // Something was not told: the next that is sent says so.
+    let mut gap = false;
+    while let Ok(first) = tell.recv() {
+        let mut batch = vec![first];
+        std::thread::sleep(GATHER);
+        batch.extend(tell.try_iter());
+        let payloads = if gap { vec![LOST.to_owned()] } else { payloads(&batch) };
+        gap = send(pool, &mut connection, &payloads).is_err();
+        while gap && !pool.closing.load(Ordering::Relaxed) {
+            std::thread::sleep(jittered(GLANCE));
+            // What was said meanwhile is in the gap as well.
+            tell.try_iter().for_each(drop);
+            gap = send(pool, &mut connection, &[LOST.to_owned()]).is_err();
+        }
+    }
+}
+
+fn send(pool: &Pool, connection: &mut Option<Connection>, payloads: &[String]) -> Result<(), StoreError> {
+    let within = Duration::from_secs(5);
+    let open = match connection {
+        Some(open) if open.usable() => open,
+        other => {
+            let mut fresh = pool.connect(within).map_err(|(error, _)| error)?;
+            // A notice that a crash of the server loses tells of nothing that a listener still has.
+            fresh
+                .batch("SET synchronous_commit = off", within)
+                .map_err(|failure| error::running(&pool.target, "cannot notify", &failure))?;
+            other.insert(fresh)
+        }
+    };
+    let notify = |payload: &String| Call {
+        sql: Sql::Text(NOTIFY),
+        params: vec![Value::Text(pool.target.channel()), Value::Text(payload.clone())],
+    };
+    let mut calls = vec![Call::text("BEGIN")];
+    calls.extend(payloads.iter().map(notify));
+    calls.push(Call::text("COMMIT"));
+    // Not counted: nobody waits for it.
+    match open.run(&calls, within, &RoundTrips::default()) {
+        Ok(_) => Ok(()),
+        Err(failure) => Err(error::running(&pool.target, "cannot notify", &failure)),
+    }
+}
+
+fn listening(pool: &Pool, within: Duration) -> Result<Connection, (StoreError, bool)> {
+    let mut connection = pool.connect(within)?;
+    // It waits for ever, and is in no transaction.
+    let listen = format!("LISTEN {}", pool.target.channel());
+    match connection.batch(&listen, within) {
+        Ok(()) => Ok(connection),
+        Err(failure) => Err((error::running(&pool.target, "cannot listen", &failure), false)),
+    }
+}
+
+fn hear(pool: &Pool, listeners: &Listeners, connection: Connection) {
+    let tell = |notice: Notice| {
+        let listeners = listeners.lock().clone();
+        for listener in listeners {
+            listener.notice(notice.clone());
+        }
+    };
+    let mut connection = Some(connection);
+    while !pool.closing.load(Ordering::Relaxed) {
+        let Some(open) = &mut connection else {
+            match listening(pool, Duration::from_secs(5)) {
+                Ok(fresh) => {
+                    connection = Some(fresh);
+                    tell(Notice::Lost);
+                }
+                Err((error, _)) => {
+                    log::debug!("{error}; trying again");
+                    std::thread::sleep(jittered(GLANCE * 2));
+                }
+            }
+            continue;
+        };
+        match open.notifications(GLANCE) {
+            Ok(heard) => heard.iter().for_each(|heard| tell(notice(heard.payload()))),
+            Err(_) => {
+                log::warn!("{}: the connection that tells of others' changes was lost", pool.target);
+                tell(Notice::Lost);
+                connection = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::Ino;
+
+    #[test]
+    fn what_is_told_is_heard() {
+        let keys: Vec<Key> = (0..3000).map(|ino| Key::Node(Ino(ino))).collect();
+        let told =
+            [Told { by: Some(SessionId(7)), keys: keys.clone() }, Told { by: None, keys: vec![Key::Volume] }];
+        let payloads = payloads(&told);
+        assert!(payloads.len() > 2 && payloads.iter().all(|payload| payload.len() <= PAYLOAD_MAX));
+        let mut heard = Vec::new();
+        for payload in &payloads {
+            let Notice::Changed { by, keys } = notice(payload) else { panic!("{payload}") };
+            heard.extend(keys.into_iter().map(|key| (by, key)));
+        }
+        let expected = keys.into_iter().map(|key| (Some(SessionId(7)), key)).chain([(None, Key::Volume)]);
+        assert_eq!(heard, expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_not_understood_or_too_much_is_a_loss() {
+        for payload in ["", LOST, "-", "- node:x", "xyz node:1", "0000000000000007"] {
+            assert_eq!(notice(payload), Notice::Lost, "{payload}");
+        }
+        let many = [Told { by: None, keys: vec![Key::Volume; BATCH_MAX + 1] }];
+        assert_eq!(payloads(&many), [LOST]);
+    }
+}

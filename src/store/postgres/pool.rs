@@ -1,0 +1,201 @@
+//! The connections of a store.
+//!
+//! A pool of our own: the pool crates hand out connections that are driven elsewhere (deadpool, bb8), or such that cannot
+//! have several statements in flight (r2d2 over `postgres`); and what is hard about a connection here, its row in table
+//! `outcome` and what to do when it is lost, none of them knows.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::connection::{Call, Connection, Failure, RoundTrips, Sql};
+use super::error;
+use super::url::Target;
+use super::value::Value;
+use crate::ambient;
+use crate::store::StoreError;
+
+/// A connection that can commit.
+pub(super) struct Pooled {
+    pub(super) connection: Connection,
+    /// Its row in table `outcome`.
+    pub(super) id: i64,
+    /// Its last commit, made or not.
+    pub(super) number: i64,
+}
+
+#[derive(Default)]
+struct Connections {
+    idle: Vec<Pooled>,
+    open: usize,
+}
+
+pub(super) struct Pool {
+    pub(super) target: Target,
+    pub(super) trips: RoundTrips,
+    connections: Mutex<Connections>,
+    returned: Condvar,
+    /// Set at the end, so that the threads behind the store end as well.
+    pub(super) closing: AtomicBool,
+}
+
+const BEGIN_OUTCOME: &str = "INSERT INTO outcome (connection, version) VALUES ($1, nextval('versions'))";
+/// Long ago: whoever lost an answer has asked by now. A commit whose row is gone is refused, so nothing is decided twice.
+const TRIM_OUTCOMES: &str = "DELETE FROM outcome WHERE used < now() - interval '7 days'";
+const END_OUTCOME: &str = "DELETE FROM outcome WHERE connection = $1";
+
+impl Pool {
+    pub(super) fn new(target: Target) -> Self {
+        Self {
+            target,
+            trips: RoundTrips::default(),
+            connections: Mutex::default(),
+            returned: Condvar::new(),
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        ambient::monotonic() + self.target.commit_timeout
+    }
+
+    /// A connection without a row in table `outcome`: it cannot commit.
+    pub(super) fn connect(&self, within: Duration) -> Result<Connection, (StoreError, bool)> {
+        let target = &self.target;
+        let mut connection =
+            Connection::open(target, within).map_err(|error| error::connecting(target, &error))?;
+        // Whose transaction is not followed by more within seconds is gone, and its locks are in the way. A commit that
+        // has returned must survive a crash of the server, whatever the role's default is.
+        let settings = format!(
+            "SET search_path = {}; SET default_transaction_isolation = 'read committed'; \
+             SET client_min_messages = 'warning'; SET statement_timeout = '{}s'; \
+             SET idle_in_transaction_session_timeout = '10s'; \
+             SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
+            target.schema,
+            target.commit_timeout.as_secs().saturating_add(5).min(86_400)
+        );
+        connection
+            .batch(&settings, within)
+            .map_err(|failure| self.lost_or_not("cannot set up a connection", &failure))?;
+        Ok(connection)
+    }
+
+    fn lost_or_not(&self, what: &str, failure: &Failure) -> (StoreError, bool) {
+        let again = match failure {
+            Failure::Refused { error, .. } => error::again(error),
+            Failure::Unsendable(_) => false,
+            Failure::Lost(_) => true,
+        };
+        (error::running(&self.target, what, failure), again)
+    }
+
+    fn connect_pooled(&self, within: Duration) -> Result<Pooled, (StoreError, bool)> {
+        let mut connection = self.connect(within)?;
+        let id = ambient::random_u64().cast_signed();
+        let begin = Call { sql: Sql::Text(BEGIN_OUTCOME), params: vec![Value::Int(id)] };
+        connection
+            .run(&[begin, Call::text(TRIM_OUTCOMES)], within, &self.trips)
+            .map_err(|failure| self.lost_or_not("cannot begin", &failure))?;
+        Ok(Pooled { connection, id, number: 0 })
+    }
+
+    /// A connection to work with: one that is idle, or a new one; waits until one is free or the server is there.
+    pub(super) fn take(&self, deadline: Instant) -> Result<Pooled, StoreError> {
+        {
+            let mut connections = self.connections.lock();
+            loop {
+                if let Some(pooled) = connections.idle.pop() {
+                    return Ok(pooled);
+                }
+                if connections.open < self.target.pool_size {
+                    connections.open += 1;
+                    break;
+                }
+                if self.returned.wait_until(&mut connections, deadline).timed_out() {
+                    return Err(StoreError::Engine {
+                        what: format!("{}: no connection is free; raise pool_size", self.target),
+                        source: "all are busy".into(),
+                    });
+                }
+            }
+        }
+        let made = self.keep_trying(deadline, |within| self.connect_pooled(within));
+        if made.is_err() {
+            self.forget();
+        }
+        made
+    }
+
+    /// Tries until the deadline as long as trying again makes sense.
+    pub(super) fn keep_trying<T>(
+        &self,
+        deadline: Instant,
+        mut attempt: impl FnMut(Duration) -> Result<T, (StoreError, bool)>,
+    ) -> Result<T, StoreError> {
+        let mut pause = Duration::from_millis(5);
+        loop {
+            let left = deadline.saturating_duration_since(ambient::monotonic());
+            let bound = left.clamp(Duration::from_millis(100), Duration::from_secs(10));
+            match attempt(bound) {
+                Ok(done) => return Ok(done),
+                Err((error, again)) => {
+                    if !again || left.is_zero() || self.closing.load(Ordering::Relaxed) {
+                        return Err(error);
+                    }
+                    std::thread::sleep(jittered(pause).min(left));
+                    pause = (pause * 2).min(Duration::from_millis(500));
+                }
+            }
+        }
+    }
+
+    /// Gives a connection back. One that is of no use is closed; all that are idle may be of its kind, and are tried next.
+    pub(super) fn give(&self, pooled: Pooled) {
+        if pooled.connection.usable() {
+            self.connections.lock().idle.push(pooled);
+            self.returned.notify_one();
+        } else {
+            drop(pooled);
+            self.forget();
+        }
+    }
+
+    fn forget(&self) {
+        self.connections.lock().open -= 1;
+        self.returned.notify_one();
+    }
+
+    /// Runs reads on some connection, again on another one if it is lost.
+    pub(super) fn read<T>(
+        &self,
+        what: &str,
+        mut work: impl FnMut(&mut Connection, Duration) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        let deadline = self.deadline();
+        self.keep_trying(deadline, |within| {
+            let mut pooled = self.take(deadline).map_err(|error| (error, false))?;
+            let done = work(&mut pooled.connection, within);
+            self.give(pooled);
+            done.map_err(|failure| self.lost_or_not(what, &failure))
+        })
+    }
+
+    /// Closes the connections that are idle, and removes their rows.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+        let idle = std::mem::take(&mut self.connections.lock().idle);
+        for mut pooled in idle {
+            let end = Call { sql: Sql::Text(END_OUTCOME), params: vec![Value::Int(pooled.id)] };
+            // If it fails the row stays until it is trimmed.
+            let _ = pooled.connection.run(&[end], Duration::from_secs(1), &self.trips);
+        }
+    }
+}
+
+/// Between half of it and all of it.
+pub(super) fn jittered(pause: Duration) -> Duration {
+    let half = pause / 2;
+    let spread = u64::try_from(half.as_micros()).unwrap_or(u64::MAX).max(1);
+    half + Duration::from_micros(ambient::random_u64() % spread)
+}

@@ -1,0 +1,184 @@
+//! The table of each kind of document, and the statements over it.
+//!
+//! A statement changes or checks one document, and fails if what it rests on does not hold, which ends the transaction
+//! that it stands in. SQL has no statement that only fails; so the outermost number is made of a text that is none
+//! ([`demand`]). The server's message then quotes that text, in any language.
+
+use crate::document::Kind;
+
+/// What the server quotes when a demand is not met.
+pub(super) const CHANGED: &str = "lockwood: the document has changed";
+pub(super) const FENCED: &str = "lockwood: the session is not live";
+pub(super) const CLOSED: &str = "lockwood: the connection was given up";
+
+pub(super) struct Table {
+    pub(super) name: &'static str,
+    pub(super) key: &'static [&'static str],
+    pub(super) columns: &'static [&'static str],
+}
+
+const NODE: [&str; 22] = [
+    "kind", "mode", "uid", "gid", "nlink", "atime", "atime_ns", "mtime", "mtime_ns", "ctime", "ctime_ns",
+    "btime", "btime_ns", "xattrs", "size", "blocks", "place", "parent", "name", "children", "target", "rdev",
+];
+const VOLUME: [&str; 8] =
+    ["format", "id", "locking", "created", "created_ns", "next_ino", "epoch", "inline_max"];
+const SESSION: [&str; 12] = [
+    "host",
+    "boot_id",
+    "pid",
+    "mount_point",
+    "started",
+    "started_ns",
+    "lease_ms",
+    "heartbeat",
+    "epoch",
+    "intents",
+    "operations_below",
+    "state",
+];
+const LOCK: [&str; 5] = ["path", "lock_type", "lock_count", "holders", "waiters"];
+
+pub(super) fn table(kind: Kind) -> Table {
+    let (key, columns): (&[_], &[_]) = match kind {
+        Kind::Volume => (&["one"], &VOLUME),
+        Kind::Node => (&["ino"], &NODE),
+        Kind::Entry => (&["parent", "position", "name"], &["ino", "kind"]),
+        Kind::Content => (&["ino"], &["bytes"]),
+        Kind::Xattr => (&["ino", "name"], &["value"]),
+        Kind::Orphan => (&["ino"], &["session"]),
+        Kind::Session => (&["id"], &SESSION),
+        Kind::Chunk => (&["ino", "index"], &["bytes"]),
+        Kind::Lock => (&["id"], &LOCK),
+    };
+    Table { name: kind.name(), key, columns }
+}
+
+/// What a statement does with a document. Its parameters are the key, then the columns of the document or of the merge, then
+/// the version, as far as it has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Action {
+    /// Reads it.
+    Get,
+    /// Reads a page behind a key.
+    Page,
+    /// Reads a page below the first column of the key, behind the others.
+    PageBelow,
+    /// Keeps whoever would change it out; it must have the version.
+    HoldVersion,
+    /// Keeps whoever would remove it out; it must be there.
+    HoldExisting,
+    /// Makes it; it must not be there.
+    Insert,
+    /// Makes or replaces it.
+    Upsert,
+    /// Replaces it; it must be there.
+    Update,
+    /// Replaces it; it must have the version.
+    UpdateVersion,
+    /// Removes it; it must be there.
+    Delete,
+    /// Removes it; it must have the version.
+    DeleteVersion,
+    /// Adds to its counters and sets its times.
+    Merge,
+    /// The same; it must have the version.
+    MergeVersion,
+    /// Keeps whoever would change the state of the session out; it must be live.
+    HoldLive,
+    /// The same for a commit that changes that very session.
+    HoldLiveAlone,
+}
+
+/// A statement that fails with `otherwise` unless the query `found` has exactly one row.
+fn demand(found: &str, otherwise: &str) -> String {
+    format!(
+        "WITH found AS ({found}) \
+         SELECT CAST(CASE WHEN count(*) = 1 THEN '1' ELSE '{otherwise}' END AS bigint) FROM found"
+    )
+}
+
+pub(super) fn sql(kind: Kind, action: Action) -> String {
+    let Table { name, key, columns } = table(kind);
+    let keys = key.len();
+    let all = |first: usize, count: usize| {
+        (first..first + count).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ")
+    };
+    let is_key =
+        key.iter().zip(1..).map(|(column, n)| format!("{column} = ${n}")).collect::<Vec<_>>().join(" AND ");
+    let set =
+        columns.iter().zip(keys + 1..).map(|(column, n)| format!("{column} = ${n}, ")).collect::<String>();
+    let key_list = key.join(", ");
+    let column_list = columns.join(", ");
+    let behind_columns = keys + columns.len() + 1;
+    let update = format!("UPDATE {name} SET {set}version = currval('versions') WHERE {is_key}");
+    let insert = format!(
+        "INSERT INTO {name} ({key_list}, {column_list}, version) VALUES ({}, currval('versions'))",
+        all(1, keys + columns.len())
+    );
+    let held = |condition: String, lock: &str, otherwise: &str| {
+        demand(&format!("SELECT version FROM {name} WHERE {is_key}{condition} {lock}"), otherwise)
+    };
+    match action {
+        Action::Get => format!("SELECT {}, version FROM {name} WHERE {is_key}", selected(columns)),
+        Action::Page => format!(
+            "SELECT {key_list}, {}, version FROM {name} WHERE ({key_list}) > ({}) ORDER BY {key_list} LIMIT ${}",
+            selected(columns),
+            all(1, keys),
+            keys + 1
+        ),
+        Action::PageBelow => {
+            let rest = key[1..].join(", ");
+            format!(
+                "SELECT {key_list}, {}, version FROM {name} WHERE {} = $1 AND ({rest}) > ({}) ORDER BY {rest} \
+                 LIMIT ${}",
+                selected(columns),
+                key[0],
+                all(2, keys - 1),
+                keys + 1
+            )
+        }
+        Action::HoldVersion => held(format!(" AND version = ${}", keys + 1), "FOR SHARE", CHANGED),
+        Action::HoldExisting => held(String::new(), "FOR KEY SHARE", CHANGED),
+        Action::HoldLive => held(" AND state = 'live'".to_owned(), "FOR KEY SHARE", FENCED),
+        Action::HoldLiveAlone => held(" AND state = 'live'".to_owned(), "FOR UPDATE", FENCED),
+        Action::Insert => insert,
+        Action::Upsert => {
+            let set =
+                columns.iter().map(|column| format!("{column} = excluded.{column}, ")).collect::<String>();
+            format!("{insert} ON CONFLICT ({key_list}) DO UPDATE SET {set}version = currval('versions')")
+        }
+        Action::Update => demand(&format!("{update} RETURNING 1"), CHANGED),
+        Action::UpdateVersion => {
+            demand(&format!("{update} AND version = ${behind_columns} RETURNING 1"), CHANGED)
+        }
+        Action::Delete => demand(&format!("DELETE FROM {name} WHERE {is_key} RETURNING 1"), CHANGED),
+        Action::DeleteVersion => demand(
+            &format!("DELETE FROM {name} WHERE {is_key} AND version = ${} RETURNING 1", keys + 1),
+            CHANGED,
+        ),
+        Action::Merge => demand(&format!("{MERGE} RETURNING 1"), CHANGED),
+        Action::MergeVersion => demand(&format!("{MERGE} AND version = $18 RETURNING 1"), CHANGED),
+    }
+}
+
+/// JSON is read as text: the driver need not know the type.
+fn selected(columns: &[&str]) -> String {
+    let column = |column: &&str| match *column {
+        "holders" | "waiters" => format!("CAST({column} AS text)"),
+        other => other.to_owned(),
+    };
+    columns.iter().map(column).collect::<Vec<_>>().join(", ")
+}
+
+/// A part that the node's kind does not have becomes something that the constraints of the table refuse: children of what is
+/// no directory, a size of what is no regular file.
+const MERGE: &str = "UPDATE node SET nlink = nlink + $2, xattrs = xattrs + $3, \
+     atime = coalesce($4, atime), atime_ns = coalesce($5, atime_ns), \
+     mtime = coalesce($6, mtime), mtime_ns = coalesce($7, mtime_ns), \
+     ctime = coalesce($8, ctime), ctime_ns = coalesce($9, ctime_ns), \
+     mode = mode & ~CAST($10 AS bigint), \
+     children = CASE WHEN kind = 'directory' THEN children + $11 ELSE CAST($12 AS bigint) END, \
+     parent = coalesce($13, parent), name = coalesce($14, name), \
+     size = greatest(size, $15), blocks = coalesce($16, blocks), place = coalesce($17, place), \
+     version = currval('versions') WHERE ino = $1";

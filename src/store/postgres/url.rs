@@ -1,0 +1,265 @@
+//! The URL of a volume: `postgres://USER@HOST[:PORT][,HOST...]/DATABASE[?OPTION=VALUE&...]`.
+//!
+//! What is not an option of ours goes to the driver as it is. A password is looked for in the URL, in `PGPASSWORD`, and in
+//! the password file, in this order; it is kept inside the driver's configuration, which does not print it.
+
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
+
+use crate::document::text;
+
+/// Options that the driver does not know, or not in the way that we do.
+const OWN: [&str; 6] = ["schema", "sslmode", "sslrootcert", "passfile", "pool_size", "commit_timeout"];
+const SCHEMA_MAX: usize = 48;
+
+/// Where a volume is, and how to get there.
+#[derive(Clone)]
+pub struct Target {
+    pub(super) config: Config,
+    pub(super) schema: String,
+    /// Certificates to trust; none for no encryption.
+    pub(super) tls: Option<Trust>,
+    pub(super) pool_size: usize,
+    pub(super) commit_timeout: Duration,
+    server: String,
+}
+
+/// Whose certificates are believed.
+#[derive(Clone, Debug)]
+pub(super) enum Trust {
+    /// Those of the machine.
+    System,
+    /// Those in a PEM file.
+    File(PathBuf),
+}
+
+/// As it is told to people: without the password and the options.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PostgreSQL at {}", self.server)
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({self}, schema {})", self.schema)
+    }
+}
+
+/// What is wrong with a URL. Never has the URL in it, which may have a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not the URL of a PostgreSQL volume: {0}; the form is postgres://USER@HOST:PORT/DATABASE?schema=NAME"
+)]
+pub struct UrlError(String);
+
+impl Target {
+    /// The same, with a password if the URL has none, and asked for as long while the server is away.
+    #[must_use]
+    pub fn with(mut self, password: Option<String>, patience: Duration) -> Self {
+        if let Some(password) = password.filter(|_| self.config.get_password().is_none()) {
+            self.config.password(password);
+        }
+        self.commit_timeout = patience;
+        self
+    }
+
+    /// Reads a URL, the environment, and the password file.
+    ///
+    /// # Errors
+    /// [`UrlError`] says what is wrong.
+    pub fn parse(url: &str) -> Result<Self, UrlError> {
+        let wrong = |what: &str| UrlError(what.to_owned());
+        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+            return Err(wrong("it does not begin with postgres://"));
+        }
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let pairs = || query.split('&').filter(|pair| !pair.is_empty());
+        let name = |pair: &str| pair.split('=').next().unwrap_or_default().to_owned();
+        let others: Vec<&str> = pairs().filter(|pair| !OWN.contains(&name(pair).as_str())).collect();
+        let own = |wanted: &str| {
+            pairs()
+                .filter_map(|pair| pair.split_once('='))
+                .find(|(name, _)| *name == wanted)
+                .map(|(_, value)| String::from_utf8_lossy(&text::decode(value)).into_owned())
+        };
+        let mut config: Config = format!("{base}?{}", others.join("&"))
+            .parse()
+            .map_err(|error: tokio_postgres::Error| UrlError(chain(&error)))?;
+        let schema = own("schema").unwrap_or_else(|| "lockwood".to_owned());
+        check_schema(&schema)?;
+        let number = |option: &str, default: u64| match own(option) {
+            None => Ok(default),
+            Some(value) => match value.parse() {
+                Ok(number) if number > 0 => Ok(number),
+                _ => Err(UrlError(format!("{option} is no number above 0"))),
+            },
+        };
+        let pool_size = usize::try_from(number("pool_size", 16)?).unwrap_or(usize::MAX);
+        let commit_timeout = Duration::from_secs(number("commit_timeout", 30)?);
+        let (Some(user), Some(database)) = (config.get_user(), config.get_dbname()) else {
+            return Err(wrong("it names no user or no database"));
+        };
+        let (user, database) = (user.to_owned(), database.to_owned());
+        let places = places(&config);
+        let Some((host, port)) = places.first().cloned() else { return Err(wrong("it names no host")) };
+        let local = config.get_hosts().iter().all(is_local);
+        let trust = own("sslrootcert").map_or(Trust::System, |file| Trust::File(file.into()));
+        let tls = match own("sslmode").as_deref() {
+            None if local => None,
+            Some("disable") => None,
+            None | Some("require" | "verify-full") => Some(trust),
+            Some(_) => return Err(wrong("sslmode is disable, require or verify-full")),
+        };
+        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        config.application_name("lockwood");
+        config.connect_timeout(Duration::from_secs(5));
+        config.keepalives_idle(Duration::from_secs(10));
+        config.tcp_user_timeout(Duration::from_secs(20));
+        if config.get_password().is_none()
+            && let Some(password) = password(own("passfile"), &[&host, &port.to_string(), &database, &user])?
+        {
+            config.password(password);
+        }
+        let hosts: Vec<String> = places.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        let server = format!("{}/{database} as {user}", hosts.join(","));
+        Ok(Self { config, schema, tls, pool_size, commit_timeout, server })
+    }
+
+    /// The channel of the volume's notices.
+    pub(super) fn channel(&self) -> String {
+        format!("lockwood_{}", self.schema)
+    }
+}
+
+/// A name that needs no quotes, and leaves room for the prefix of the channel.
+fn check_schema(schema: &str) -> Result<(), UrlError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    let begins = schema.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
+    if !begins || schema.len() > SCHEMA_MAX || !schema.bytes().all(plain) || schema.starts_with("pg_") {
+        return Err(UrlError(format!("a schema has at most {SCHEMA_MAX} of a to z, 0 to 9 and _")));
+    }
+    Ok(())
+}
+
+fn places(config: &Config) -> Vec<(String, u16)> {
+    let ports = config.get_ports();
+    let port = |i: usize| ports.get(i).or(ports.first()).copied().unwrap_or(5432);
+    let host = |host: &Host| match host {
+        Host::Tcp(name) => name.clone(),
+        Host::Unix(path) => path.display().to_string(),
+    };
+    config.get_hosts().iter().enumerate().map(|(i, h)| (host(h), port(i))).collect()
+}
+
+fn is_local(host: &Host) -> bool {
+    match host {
+        Host::Tcp(name) => matches!(name.as_str(), "localhost" | "127.0.0.1" | "::1" | "[::1]"),
+        Host::Unix(_) => true,
+    }
+}
+
+/// An error with all its causes.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+fn password(file: Option<String>, wanted: &[&str; 4]) -> Result<Option<String>, UrlError> {
+    if let Ok(password) = std::env::var("PGPASSWORD") {
+        return Ok(Some(password));
+    }
+    let named = file.or_else(|| std::env::var("PGPASSFILE").ok());
+    let must_exist = named.is_some();
+    let path = match named {
+        Some(path) => PathBuf::from(path),
+        None => match std::env::var_os("HOME") {
+            Some(home) => Path::new(&home).join(".pgpass"),
+            None => return Ok(None),
+        },
+    };
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if must_exist => return Err(UrlError(format!("{}: {error}", path.display()))),
+        Err(_) => return Ok(None),
+    };
+    let mode = fs::metadata(&path).map_or(0, |metadata| metadata.permissions().mode());
+    if mode & 0o077 != 0 {
+        return Err(UrlError(format!("others may read {0}: chmod 600 {0}", path.display())));
+    }
+    Ok(text.lines().find_map(|line| password_in(line, wanted)))
+}
+
+/// The password of a line `host:port:database:user:password`, if the line is for this server. `*` is anything, and a
+/// backslash takes the meaning of what follows.
+fn password_in(line: &str, wanted: &[&str; 4]) -> Option<String> {
+    let mut fields = vec![String::new()];
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            ':' if fields.len() < 5 => fields.push(String::new()),
+            '\\' => fields.last_mut()?.extend(chars.next()),
+            c => fields.last_mut()?.push(c),
+        }
+    }
+    let password = (fields.len() == 5).then(|| fields.pop()).flatten()?;
+    fields.iter().zip(wanted).all(|(field, wanted)| field == "*" || field == wanted).then_some(password)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_where() {
+        let target =
+            Target::parse("postgres://me:secret@db.example:5433/files?schema=second&pool_size=3").unwrap();
+        assert_eq!((target.schema.as_str(), target.pool_size), ("second", 3));
+        assert!(target.tls.is_some(), "other machines are spoken to with encryption");
+        let told = format!("{target} {target:?} {:?}", target.config);
+        assert!(told.contains("db.example:5433/files as me") && !told.contains("secret"), "{told}");
+        let local = Target::parse("postgres://me@localhost/files").unwrap();
+        assert!(local.tls.is_none() && local.schema == "lockwood");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_the_password() {
+        for url in [
+            "mysql://a@b/c",
+            "postgres://me:secret@h",
+            "postgres://me:secret@h/d?schema=A",
+            "postgres://me:secret@h/d?schema=pg_x",
+            "postgres://me:secret@h/d?sslmode=maybe",
+            "postgres://me:secret@h/d?pool_size=0",
+            "postgres://me:secret@h/d?no_such=1",
+            "postgres://me:secret@h:port/d",
+        ] {
+            let told = Target::parse(url).err().map(|error| error.to_string());
+            assert!(told.as_ref().is_some_and(|told| !told.contains("secret")), "{url}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn lines_of_a_password_file() {
+        let wanted = ["h", "5432", "d", "me"];
+        assert_eq!(password_in("h:5432:d:me:a:b", &wanted), Some("a:b".to_owned()));
+        assert_eq!(password_in("*:*:*:*:x\\\\y", &wanted), Some("x\\y".to_owned()));
+        for other in ["i:5432:d:me:a", "h:5432:d:me", "", "#"] {
+            assert_eq!(password_in(other, &wanted), None, "{other}");
+        }
+    }
+}

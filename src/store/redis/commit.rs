@@ -1,0 +1,137 @@
+//! Commits, and what became of those whose answer was lost.
+//!
+//! A commit is one request, numbered within the lane of its connection; the script notes the number with the outcome. If the
+//! answer is lost, `settle.lua` finds the outcome, or writes down that the number is void: the request, should it still be
+//! under way, will then be turned away. So before anything else is done a lost commit has been made or can never be made,
+//! and one that is void is made anew under the next number.
+
+use redis::Value;
+
+use super::error::Failed;
+use super::link::{Held, Patience, Pool, Script};
+use super::names::Names;
+use super::request::{self, Arguments, OUTCOMES_KEPT_S};
+use crate::ambient;
+use crate::document::Version;
+use crate::store::{Commit, CommitError, StoreError};
+
+const TEXT: &str = include_str!("commit.lua");
+/// The first line of the script for commits that the server must take when its memory is full: who removes something, beats
+/// or lets go of a lock must be able to.
+const FIRST_LINE_WHEN_FULL: &str = "#!lua flags=allow-oom";
+
+pub(super) struct Committer {
+    names: Names,
+    /// Where the server keeps what became of this client's commits.
+    outcomes: String,
+    growing: Script,
+    other: Script,
+    settle: Script,
+}
+
+/// What the script says of a commit.
+enum Outcome {
+    Done(Version),
+    /// A check, a merge, the session: nothing was changed.
+    Not(CommitError),
+    /// It was given up before it arrived.
+    Void,
+}
+
+impl Committer {
+    pub(super) fn new(names: Names) -> Self {
+        Self {
+            outcomes: names.other(&format!("outcomes:{:016x}", ambient::random_u64())),
+            growing: Script::new(TEXT),
+            other: Script::new(TEXT.replacen("#!lua", FIRST_LINE_WHEN_FULL, 1)),
+            settle: Script::new(include_str!("settle.lua")),
+            names,
+        }
+    }
+
+    pub(super) fn commit(&self, pool: &Pool, commit: &Commit) -> Result<Version, CommitError> {
+        const WHAT: &str = "a commit";
+        let script = if commit.grows() { &self.growing } else { &self.other };
+        let mut request = request::commit(&self.names, &self.outcomes, commit);
+        let mut link = pool.link();
+        let mut patience = Patience::new(pool.options.patience);
+        loop {
+            link.number += 1;
+            request.number(link.lane, link.number);
+            let failed = match link.run(script, &request) {
+                Ok(answer) => match outcome(commit, &answer)? {
+                    Outcome::Done(version) => return Ok(version),
+                    Outcome::Not(error) => return Err(error),
+                    // Only who settles makes a number void, and takes the next one.
+                    Outcome::Void => return Err(unknown(pool, "its number was used twice")),
+                },
+                Err(failed @ Failed::Lost(_)) => match self.settle(pool, &mut link)? {
+                    Some(version) => return Ok(version),
+                    None => failed,
+                },
+                Err(failed) => failed,
+            };
+            if !failed.passes() || !patience.again() {
+                return Err(failed.for_caller(&pool.address, WHAT).into());
+            }
+        }
+    }
+
+    /// What became of the last commit of the link's lane: its version, or nothing, for ever.
+    fn settle(&self, pool: &Pool, link: &mut Held<'_>) -> Result<Option<Version>, CommitError> {
+        let request = Arguments::default()
+            .key(self.outcomes.clone())
+            .arg(link.lane)
+            .arg(link.number)
+            .arg(OUTCOMES_KEPT_S);
+        let mut patience = Patience::new(pool.options.patience);
+        loop {
+            match link.run(&self.settle, &request) {
+                Ok(answer) => return seen(&answer).ok_or_else(|| unknown(pool, &format!("{answer:?}"))),
+                Err(failed) if patience.again() => drop(failed),
+                Err(failed) => return Err(unknown(pool, &failed.error().to_string())),
+            }
+        }
+    }
+}
+
+fn unknown(pool: &Pool, cause: &str) -> CommitError {
+    StoreError::Unknown(format!("{}: {cause}", pool.address)).into()
+}
+
+/// What an answer of words says.
+fn words(answer: &Value) -> Option<Vec<String>> {
+    redis::from_redis_value_ref(answer).ok()
+}
+
+/// The outcome that was noted: a version, or none if it is void.
+fn seen(answer: &Value) -> Option<Option<Version>> {
+    let words = words(answer)?;
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["seen", "void"] => Some(None),
+        ["seen", version] => Some(Some(Version(version.parse().ok()?))),
+        _ => None,
+    }
+}
+
+fn outcome(commit: &Commit, answer: &Value) -> Result<Outcome, StoreError> {
+    let strange =
+        || StoreError::Unknown(format!("the server's answer to a commit makes no sense: {answer:?}"));
+    let said = words(answer).ok_or_else(strange)?;
+    // Checks come before writes, and are counted from one.
+    let keys = || commit.checks.iter().map(|c| c.key()).chain(commit.writes.iter().map(|w| w.key()));
+    let key = |n: &str| n.parse::<usize>().ok().and_then(|n| keys().nth(n.checked_sub(1)?));
+    Ok(match said.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["done", version] => Outcome::Done(Version(version.parse().map_err(|_| strange())?)),
+        ["conflict", n] => Outcome::Not(CommitError::Conflict(key(n).ok_or_else(strange)?.clone())),
+        ["misfit", n, what] => {
+            let key = key(n).ok_or_else(strange)?.to_string();
+            let cause = format!("the change does not fit the node: {what}");
+            Outcome::Not(StoreError::Damaged { key, cause }.into())
+        }
+        ["fenced"] => Outcome::Not(StoreError::Fenced.into()),
+        ["late"] => Outcome::Void,
+        ["seen", _] => seen(answer).flatten().map_or(Outcome::Void, Outcome::Done),
+        _ => return Err(strange()),
+    })
+}

@@ -1,0 +1,220 @@
+//! Connections: a pool of them, requests on one, and patience with a server that is away for a moment.
+//!
+//! Each connection has a *lane*, which it keeps when it is made anew: commits on it are numbered, one at a time, so that the
+//! server can tell a request that arrives late from one that it has not seen (`commit.lua`).
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use redis::{Client, Cmd, Connection, ConnectionLike as _, Pipeline, RedisError, Value, cmd};
+
+use super::Options;
+use super::address::Address;
+use super::error::Failed;
+use super::request::Arguments;
+use crate::ambient;
+use crate::store::StoreError;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// A script that the server keeps, by its hash.
+pub(super) struct Script {
+    text: String,
+    hash: String,
+}
+
+impl Script {
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { hash: redis::Script::new(&text).get_hash().to_owned(), text }
+    }
+}
+
+/// Bounds how long something is tried.
+pub(super) struct Patience {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Patience {
+    pub(super) fn new(patience: Duration) -> Self {
+        Self { until: ambient::monotonic() + patience, pause: Duration::ZERO }
+    }
+
+    /// Waits before the next attempt; false if there shall be none. The first comes at once: a connection that was idle
+    /// while the server restarted fails, and the next one works.
+    pub(super) fn again(&mut self) -> bool {
+        let left = self.until.saturating_duration_since(ambient::monotonic());
+        if left.is_zero() {
+            return false;
+        }
+        // Half of each pause is by chance, so that those who failed together do not come back together.
+        let half = self.pause / 2;
+        let jitter = half.mul_f64((ambient::random_u64() % 1024) as f64 / 1024.0);
+        sleep((half + jitter).min(left));
+        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        true
+    }
+}
+
+/// One connection, made when it is needed.
+pub(super) struct Link {
+    connection: Option<Connection>,
+    /// Which lane its commits are in.
+    pub(super) lane: u64,
+    /// The number of the last commit.
+    pub(super) number: u64,
+}
+
+/// All connections to one server.
+pub(super) struct Pool {
+    pub(super) address: Address,
+    pub(super) options: Options,
+    client: Client,
+    idle: Mutex<Vec<Link>>,
+    lanes: AtomicU64,
+}
+
+/// A link out of the pool, which goes back when it is dropped.
+pub(super) struct Held<'a> {
+    pool: &'a Pool,
+    link: Option<Link>,
+}
+
+impl Pool {
+    pub(super) fn new(address: Address, options: Options) -> Result<Self, RedisError> {
+        // The library takes the process's choice, and fails without one.
+        let _ = rustls::crypto::ring::default_provider().install_default(); // Somebody has chosen already: as well.
+        let client = Client::open(address.info().clone())?;
+        Ok(Self { address, options, client, idle: Mutex::default(), lanes: AtomicU64::new(0) })
+    }
+
+    /// A link of which no other thread has hold.
+    pub(super) fn link(&self) -> Held<'_> {
+        let link = self.idle.lock().pop().unwrap_or_else(|| Link {
+            connection: None,
+            lane: self.lanes.fetch_add(1, Ordering::Relaxed),
+            number: 0,
+        });
+        Held { pool: self, link: Some(link) }
+    }
+
+    /// A connection outside of the pool.
+    pub(super) fn connect(&self) -> Result<Connection, Failed> {
+        let connection =
+            self.client.get_connection_with_timeout(self.options.answer_within).map_err(Failed::NotSent)?;
+        let timeout = Some(self.options.answer_within);
+        connection.set_read_timeout(timeout).map_err(Failed::NotSent)?;
+        connection.set_write_timeout(timeout).map_err(Failed::NotSent)?;
+        Ok(connection)
+    }
+
+    /// Does what may be done any number of times until it succeeds, fails for good, or time is up.
+    pub(super) fn patiently<T>(
+        &self,
+        what: &str,
+        mut attempt: impl FnMut(&mut Held<'_>) -> Result<T, Failed>,
+    ) -> Result<T, StoreError> {
+        let mut patience = Patience::new(self.options.patience);
+        let mut link = self.link();
+        loop {
+            match attempt(&mut link) {
+                Ok(done) => return Ok(done),
+                Err(failed) if failed.passes() && patience.again() => {}
+                Err(failed) => return Err(failed.for_caller(&self.address, what)),
+            }
+        }
+    }
+}
+
+impl Held<'_> {
+    fn connection(&mut self) -> Result<&mut Connection, Failed> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.pool.connect()?,
+        };
+        Ok(self.connection.insert(connection))
+    }
+
+    /// One request, one answer.
+    pub(super) fn ask(&mut self, command: &Cmd) -> Result<Value, Failed> {
+        let answer = self.connection()?.req_command(command).and_then(Value::extract_error);
+        self.judge(answer)
+    }
+
+    /// Several requests in one round trip, each with its answer. That a key is of another type is an answer: it is damage to
+    /// one document.
+    pub(super) fn ask_all(&mut self, requests: &Pipeline) -> Result<Vec<Value>, Failed> {
+        let packed = requests.get_packed_pipeline();
+        let answers = self.connection()?.req_packed_commands(&packed, 0, requests.len());
+        let refused = answers.iter().flatten().find_map(|answer| match answer {
+            Value::ServerError(error) if error.code() != "WRONGTYPE" => Some(error.clone()),
+            _ => None,
+        });
+        self.judge(match refused {
+            Some(error) => Err(error.into()),
+            None => answers,
+        })
+    }
+
+    /// Runs a script, by its hash or, if the server does not have it, by its text.
+    pub(super) fn run(&mut self, script: &Script, arguments: &Arguments) -> Result<Value, Failed> {
+        let request = |name: &str, which: &str| {
+            let mut command = cmd(name);
+            command.arg(which).arg(arguments.keys.len()).arg(&arguments.keys).arg(&arguments.args);
+            command
+        };
+        match self.ask(&request("EVALSHA", &script.hash)) {
+            Err(Failed::Refused(error)) if error.code() == Some("NOSCRIPT") => {
+                self.ask(&request("EVAL", &script.text))
+            }
+            other => other,
+        }
+    }
+
+    fn judge<T>(&mut self, answer: Result<T, RedisError>) -> Result<T, Failed> {
+        let failed = match answer {
+            Ok(answer) => return Ok(answer),
+            Err(error) if error.code().is_some() => Failed::Refused(error),
+            Err(error) => Failed::Lost(error),
+        };
+        // After a lost answer the next one on this connection would be another request's. And behind the same name there may
+        // be another server by now, if this one cannot serve.
+        if failed.passes() {
+            self.connection = None;
+        }
+        Err(failed)
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        match &self.link {
+            Some(link) => link,
+            None => unreachable!("the link goes back when it is dropped"),
+        }
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Link {
+        match &mut self.link {
+            Some(link) => link,
+            None => unreachable!("the link goes back when it is dropped"),
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.take() {
+            self.pool.idle.lock().push(link);
+        }
+    }
+}

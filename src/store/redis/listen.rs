@@ -1,0 +1,192 @@
+//! What others change, as the server publishes it: one thread that subscribes, and subscribes again after a gap.
+//!
+//! Every commit publishes its notice from within its script. Redis keeps no notices for who is away, so each gap ends with
+//! [`Notice::Lost`]. A connection that has died without a word is found out by a question into its silence.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{JoinHandle, sleep};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::{Connection, Msg, RedisError};
+
+use super::error::Failed;
+use super::link::Pool;
+use crate::ambient;
+use crate::document::{Key, SessionId};
+use crate::store::{Listener, Notice, StoreError};
+
+/// How often the thread looks whether it shall end.
+const TICK: Duration = Duration::from_millis(200);
+/// After so long without a notice the server is asked whether it is still there.
+const SILENCE: Duration = Duration::from_secs(5);
+
+struct Shared {
+    pool: Arc<Pool>,
+    channel: String,
+    listeners: Mutex<Vec<Arc<dyn Listener>>>,
+    ending: AtomicBool,
+}
+
+/// The listeners of a store, and the thread that tells them; it ends when this is dropped.
+pub(super) struct Subscription {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Subscription {
+    pub(super) fn new(pool: Arc<Pool>, channel: String) -> Self {
+        let shared = Shared { pool, channel, listeners: Mutex::default(), ending: AtomicBool::new(false) };
+        Self { shared: Arc::new(shared), thread: Mutex::default() }
+    }
+
+    /// Tells `listener` of every change that is made after this has returned.
+    pub(super) fn add(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
+        let what = "subscribing to notices";
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let (ready, is_ready) = sync_channel(1);
+            let shared = Arc::clone(&self.shared);
+            let handle = ambient::spawn("redis notices", move || shared.run(ready))
+                .map_err(|e| StoreError::io("starting the thread of the notices", e))?;
+            match is_ready.recv() {
+                Ok(Ok(())) => *thread = Some(handle),
+                Ok(Err(failed)) => {
+                    let _ = handle.join(); // It has said why it ended.
+                    return Err(failed.for_caller(&self.shared.pool.address, what));
+                }
+                Err(_) => {
+                    return Err(StoreError::Engine {
+                        what: what.into(),
+                        source: "its thread has died".into(),
+                    });
+                }
+            }
+        }
+        self.shared.listeners.lock().push(listener);
+        Ok(())
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.shared.ending.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join(); // A listener that panicked has said so.
+        }
+    }
+}
+
+impl Shared {
+    fn ends(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    fn tell(&self, notice: &Notice) {
+        for listener in &*self.listeners.lock() {
+            listener.notice(notice.clone());
+        }
+    }
+
+    fn run(&self, ready: SyncSender<Result<(), Failed>>) {
+        let mut ready = Some(ready);
+        while !self.ends() {
+            let failed = match self.pool.connect() {
+                Ok(mut connection) => match self.follow(&mut connection, &mut ready) {
+                    Ok(()) => return,
+                    Err(error) if error.code().is_some() => Failed::Refused(error),
+                    Err(error) => Failed::Lost(error),
+                },
+                Err(failed) => failed,
+            };
+            if let Some(ready) = ready.take() {
+                let _ = ready.send(Err(failed)); // Who waits for it is there until it comes.
+                return;
+            }
+            log::debug!("{}: no notices for a moment: {}", self.pool.address, failed.error());
+            sleep(TICK);
+        }
+    }
+
+    /// Passes notices on until the connection fails or the end is wanted.
+    fn follow(
+        &self,
+        connection: &mut Connection,
+        ready: &mut Option<SyncSender<Result<(), Failed>>>,
+    ) -> Result<(), RedisError> {
+        let mut subscribed = connection.as_pubsub();
+        subscribed.subscribe(&self.channel)?;
+        match ready.take() {
+            Some(ready) => {
+                let _ = ready.send(Ok(())); // As above.
+            }
+            None => self.tell(&Notice::Lost),
+        }
+        subscribed.set_read_timeout(Some(TICK))?;
+        let mut heard = ambient::monotonic();
+        while !self.ends() {
+            match subscribed.get_message() {
+                Ok(message) => {
+                    heard = ambient::monotonic();
+                    if let Some(notice) = notice(&message) {
+                        self.tell(&notice);
+                    }
+                }
+                Err(error) if error.is_timeout() && heard.elapsed() < SILENCE => {}
+                Err(error) if error.is_timeout() => {
+                    subscribed.set_read_timeout(Some(self.pool.options.answer_within))?;
+                    subscribed.ping::<redis::Value>()?;
+                    subscribed.set_read_timeout(Some(TICK))?;
+                    heard = ambient::monotonic();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The notice in a message; none if it tells of nothing.
+fn notice(message: &Msg) -> Option<Notice> {
+    let parsed = std::str::from_utf8(message.get_payload_bytes()).ok().and_then(parse);
+    match parsed.unwrap_or(Notice::Lost) {
+        Notice::Changed { keys, .. } if keys.is_empty() => None,
+        notice => Some(notice),
+    }
+}
+
+/// What `request.rs` wrote.
+fn parse(text: &str) -> Option<Notice> {
+    let (by, keys) = text.split_once(' ')?;
+    let by = match by {
+        "-" => None,
+        id => Some(id.parse::<SessionId>().ok()?),
+    };
+    let keys = keys.split(' ').filter(|key| !key.is_empty()).map(str::parse::<Key>);
+    Some(Notice::Changed { by, keys: keys.collect::<Result<_, _>>().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn notices_survive_text() {
+        let Some(Notice::Changed { by, keys }) = parse("00000000000000ab node:5 entry:1:a%20b") else {
+            panic!()
+        };
+        assert_eq!(by, Some(SessionId(0xab)));
+        assert_eq!(keys.iter().map(ToString::to_string).collect::<Vec<_>>(), ["node:5", "entry:1:a%20b"]);
+        assert_eq!(parse("- "), Some(Notice::Changed { by: None, keys: Vec::new() }));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_parse_panic(text in "(-|[0-9a-f]{0,17})( [a-z]{0,5}:[%0-9a-f:]{0,5}){0,2}") {
+            let _ = parse(&text);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The Redis engine: the documents as hashes of a Redis or Valkey server, which many hosts share.
+//!
+//! Owns the keys under its prefix. Imports `document`, `ambient` and the port.
+//!
+//! What is hard, and where it is solved:
+//! 1. A script is not rolled back: it must not find out half way that it should not have begun: `commit.lua`.
+//! 2. A request whose answer is lost may have been carried out, or be carried out later: [`commit`] settles which, before
+//!    anything else is done.
+//! 3. A directory is read in the order of positions, page by page, in one round trip each: [`names`], `scan.lua`.
+//! 4. A server that forgets at a restart, or throws documents away when it is full, must not be taken for a store: [`open`].
+//! 5. Notices that were missed are made up for: [`listen`].
+
+mod address;
+mod commit;
+mod error;
+mod fields;
+mod link;
+mod listen;
+mod names;
+pub mod open;
+mod request;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use redis::{Value, cmd, pipe};
+
+use self::commit::Committer;
+use self::link::{Pool, Script};
+use self::listen::Subscription;
+use self::names::Names;
+use self::open::Durability;
+use super::{
+    Capabilities, Commit, CommitError, Listener, Reader, Scan, ScanItem, Store, StoreCounters, StoreError,
+};
+use crate::document::{Key, Stored, Version};
+
+pub use address::AddressError;
+pub use open::{OpenError, format, open};
+
+const COUNT_WHEN_FULL: &str = "#!lua flags=allow-oom\nreturn redis.call('INCR', KEYS[1])";
+
+/// How a server is used.
+#[derive(Clone)]
+pub struct Options {
+    /// The password, if the URL has none.
+    pub password: Option<String>,
+    /// Take a server that forgets documents at a restart, or throws them away when it is full.
+    pub allow_volatile: bool,
+    /// How long a request is tried again while the server is away.
+    pub patience: Duration,
+    /// How long an answer may take before the connection counts as lost.
+    pub answer_within: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            password: std::env::var("LOCKWOOD_REDIS_PASSWORD").ok(),
+            allow_volatile: false,
+            patience: Duration::from_secs(10),
+            answer_within: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Without the password.
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { password: _, allow_volatile, patience, answer_within } = self;
+        f.debug_struct("Options")
+            .field("allow_volatile", allow_volatile)
+            .field("patience", patience)
+            .field("answer_within", answer_within)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Counters {
+    gets: AtomicU64,
+    scans: AtomicU64,
+    commits: AtomicU64,
+    conflicts: AtomicU64,
+    documents_written: AtomicU64,
+    syncs: AtomicU64,
+}
+
+/// A volume on a Redis server.
+pub struct RedisStore {
+    // First, so that it is dropped first: its thread uses the pool.
+    subscription: Subscription,
+    pool: Arc<Pool>,
+    names: Names,
+    committer: Committer,
+    scan_script: Script,
+    durability: Durability,
+    stopped: OnceLock<String>,
+    counters: Counters,
+}
+
+impl RedisStore {
+    fn new(pool: Pool, durability: Durability) -> Self {
+        let names = pool.address.names();
+        let pool = Arc::new(pool);
+        Self {
+            subscription: Subscription::new(Arc::clone(&pool), names.channel()),
+            committer: Committer::new(names.clone()),
+            scan_script: Script::new(include_str!("scan.lua")),
+            pool,
+            names,
+            durability,
+            stopped: OnceLock::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// What the server promises of commits that have returned.
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    fn refuse_when_stopped(&self) -> Result<(), StoreError> {
+        self.stopped.get().map_or(Ok(()), |cause| Err(StoreError::Stopped(cause.clone())))
+    }
+}
+
+fn count(counter: &AtomicU64, by: usize) {
+    counter.fetch_add(by as u64, Ordering::Relaxed);
+}
+
+/// Adds the request for a document.
+fn request(names: &Names, requests: &mut redis::Pipeline, key: &Key) {
+    let place = names.place(key);
+    match key {
+        Key::Entry(..) => requests.cmd("HGET").arg(place.key).arg(place.field),
+        _ => requests.cmd("HGETALL").arg(place.key),
+    };
+}
+
+/// The document that the server sent.
+fn decode(key: &Key, answer: Value) -> Result<Option<Stored>, StoreError> {
+    let damaged = |cause: String| StoreError::Damaged { key: key.to_string(), cause };
+    let found = match answer {
+        Value::Nil => return Ok(None),
+        Value::BulkString(text) => fields::read_entry(&text),
+        Value::Array(items) if items.is_empty() => return Ok(None),
+        Value::Array(items) => {
+            let fields = redis::from_redis_value::<Vec<(Vec<u8>, Vec<u8>)>>(Value::Array(items));
+            fields.map_err(|e| e.to_string()).and_then(|fields| fields::read(key, &fields))
+        }
+        Value::ServerError(error) => Err(error.to_string()),
+        other => Err(format!("the server sent {other:?}")),
+    };
+    found.map(Some).map_err(damaged)
+}
+
+impl Reader for RedisStore {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.get_many(std::slice::from_ref(key)).map(|found| found.into_iter().next().flatten())
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
+        count(&self.counters.gets, keys.len());
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut requests = pipe();
+        keys.iter().for_each(|key| request(&self.names, &mut requests, key));
+        let answers = self.pool.patiently("reading documents", |link| link.ask_all(&requests))?;
+        keys.iter().zip(answers).map(|(key, answer)| decode(key, answer)).collect()
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        count(&self.counters.scans, 1);
+        let request = scan::request(&self.names, scan);
+        let page = self.pool.patiently("listing documents", |link| link.run(&self.scan_script, &request))?;
+        scan::page(scan.range, page)
+    }
+}
+
+impl Store for RedisStore {
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        self.refuse_when_stopped()?;
+        let outcome = self.committer.commit(&self.pool, commit);
+        match &outcome {
+            Ok(_) => {
+                count(&self.counters.commits, 1);
+                count(&self.counters.documents_written, commit.writes.len());
+            }
+            Err(CommitError::Conflict(_)) => count(&self.counters.conflicts, 1),
+            Err(CommitError::Store(_)) => {}
+        }
+        outcome
+    }
+
+    /// Waits for the disk where the server can be asked to; [`Durability`] says what else is promised.
+    fn sync(&self) -> Result<(), StoreError> {
+        self.refuse_when_stopped()?;
+        if self.durability == (Durability::EverySecond { waits: true }) {
+            // WAITAOF waits for what its own connection has written, and for all that came before it. The write is a
+            // script, so that a full server takes it too.
+            let mut requests = pipe();
+            requests.cmd("EVAL").arg(COUNT_WHEN_FULL).arg(1).arg(self.names.other("syncs"));
+            requests.cmd("WAITAOF").arg(1).arg(0).arg(0);
+            let answers = self.pool.patiently("waiting for the disk", |link| link.ask_all(&requests))?;
+            // How many disks have it: the server's own, and those of replicas.
+            if !matches!(answers.get(1), Some(Value::Array(disks)) if disks.first() == Some(&Value::Int(1))) {
+                let what = format!("{}: waiting for the disk", self.pool.address);
+                return Err(StoreError::Engine {
+                    what,
+                    source: format!("the server sent {answers:?}").into(),
+                });
+            }
+        }
+        count(&self.counters.syncs, 1);
+        Ok(())
+    }
+
+    fn admit_content(&self, _bytes: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        0
+    }
+
+    fn stop(&self, cause: &str) {
+        let _ = self.stopped.set(cause.to_owned()); // The first cause is the one to tell.
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
+        self.subscription.add(listener)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { snapshots: false, one_version: true, shared: true }
+    }
+
+    fn snapshot(&self) -> Box<dyn Reader + '_> {
+        Box::new(Present(self))
+    }
+
+    fn counters(&self) -> StoreCounters {
+        let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Counters { gets, scans, commits, conflicts, documents_written, syncs } = &self.counters;
+        StoreCounters {
+            gets: now(gets),
+            fetches: now(gets),
+            scans: now(scans),
+            commits: now(commits),
+            conflicts: now(conflicts),
+            documents_written: now(documents_written),
+            syncs: now(syncs),
+        }
+    }
+}
+
+/// The store as it is at each read.
+struct Present<'a>(&'a RedisStore);
+
+impl Reader for Present<'_> {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.0.get(key)
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
+        self.0.get_many(keys)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.0.scan(scan)
+    }
+}
+
+/// A request of one word, for the readers of settings.
+fn ask_for(words: &[&str]) -> redis::Cmd {
+    let (name, rest) = words.split_first().unwrap_or((&"PING", &[]));
+    let mut command = cmd(name);
+    command.arg(rest);
+    command
+}

@@ -1,0 +1,200 @@
+//! Where a document stands in Redis, and where its key stands in an index. Pure.
+//!
+//! Every key begins with `{PREFIX}:`. The braces make it a hash tag, so that a cluster keeps one volume in one slot. Behind
+//! it stands the document's name as people write it (`node:17`), each a hash of its own; only the entries of a directory
+//! are the fields of one hash (`entry:17`). Indexes are sorted sets whose members all have the score 0, which Redis then
+//! keeps in the order of their bytes. A member is written so that this order is the one of [`Key::encode`] and people can
+//! read it: numbers with as many digits as there can be, the place of an entry before its name. Kinds whose keys begin with
+//! an inode have an index for each inode, their *group*, and one of all groups.
+
+use crate::document::{EntryPosition, Ino, Key, Kind, Name, SessionId};
+
+/// The digits of the greatest inode number.
+const DIGITS: usize = 20;
+
+/// The keys of one volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Names {
+    tag: String,
+}
+
+/// Where a document stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The key of the hash.
+    pub(super) key: Vec<u8>,
+    /// The field of it that is the document; empty if all fields are.
+    pub(super) field: Vec<u8>,
+    /// The index that lists it.
+    pub(super) index: Vec<u8>,
+    /// Its member there.
+    pub(super) member: Vec<u8>,
+    /// Its group, if the kind has groups: the index of groups, and the group's member there.
+    pub(super) group: Option<(Vec<u8>, String)>,
+}
+
+impl Names {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { tag: format!("{{{prefix}}}:") }
+    }
+
+    /// What all keys begin with.
+    pub(super) fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    /// The key of something that is no document.
+    pub(super) fn other(&self, name: &str) -> String {
+        format!("{}{name}", self.tag)
+    }
+
+    /// The channel of the notices.
+    pub(super) fn channel(&self) -> String {
+        self.other("notices")
+    }
+
+    /// The index of a kind: of its documents or, if it has groups, of these.
+    pub(super) fn index(&self, kind: Kind) -> String {
+        format!("{}index:{}", self.tag, kind.name())
+    }
+
+    /// The index of one group.
+    pub(super) fn group_index(&self, kind: Kind, group: Ino) -> String {
+        format!("{}index:{}:{group}", self.tag, kind.name())
+    }
+
+    pub(super) fn place(&self, key: &Key) -> Place {
+        let kind = key.kind();
+        let (own, field) = match key {
+            Key::Entry(parent, name) => (format!("{}:{parent}", kind.name()), name.as_bytes().to_vec()),
+            _ => (key.to_string(), Vec::new()),
+        };
+        let (index, group) = match group(key) {
+            Some(ino) => (self.group_index(kind, ino), Some((self.index(kind).into_bytes(), number(ino.0)))),
+            None => (self.index(kind), None),
+        };
+        Place {
+            key: self.other(&own).into_bytes(),
+            field,
+            index: index.into_bytes(),
+            member: member(key),
+            group,
+        }
+    }
+}
+
+/// The inode that the key begins with, in the kinds that have groups.
+pub(super) fn group(key: &Key) -> Option<Ino> {
+    match key {
+        Key::Entry(ino, _) | Key::Xattr(ino, _) | Key::Chunk(ino, _) => Some(*ino),
+        _ => None,
+    }
+}
+
+pub(super) fn has_groups(kind: Kind) -> bool {
+    matches!(kind, Kind::Entry | Kind::Xattr | Kind::Chunk)
+}
+
+/// A number as a member: its order as text is its order.
+pub(super) fn number(value: u64) -> String {
+    format!("{value:0DIGITS$}")
+}
+
+/// What the members of entries at or behind a place begin at.
+pub(super) fn position(position: EntryPosition) -> String {
+    format!("{:016x}", position.0)
+}
+
+/// The member of a key in the index of its kind, or of its group.
+pub(super) fn member(key: &Key) -> Vec<u8> {
+    match key {
+        Key::Volume => key.kind().name().into(),
+        Key::Node(ino) | Key::Content(ino) | Key::Orphan(ino) => number(ino.0).into_bytes(),
+        Key::Chunk(_, index) => number(*index).into_bytes(),
+        Key::Session(id) => id.to_string().into_bytes(),
+        Key::Lock(id) => id.as_bytes().to_vec(),
+        Key::Xattr(_, name) => name.to_vec(),
+        Key::Entry(_, name) => {
+            let place = position(EntryPosition::of(name.as_bytes()));
+            [place.as_bytes(), b":", name.as_bytes()].concat()
+        }
+    }
+}
+
+/// The key whose member this is; the group counts in kinds that have groups.
+pub(super) fn key(kind: Kind, group: &[u8], member: &[u8]) -> Option<Key> {
+    let ino = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse().ok().map(Ino);
+    let key = match kind {
+        Kind::Volume => Key::Volume,
+        Kind::Node => Key::Node(ino(member)?),
+        Kind::Content => Key::Content(ino(member)?),
+        Kind::Orphan => Key::Orphan(ino(member)?),
+        Kind::Session => Key::Session(std::str::from_utf8(member).ok()?.parse::<SessionId>().ok()?),
+        Kind::Lock => format!("lock:{}", std::str::from_utf8(member).ok()?).parse().ok()?,
+        Kind::Chunk => Key::Chunk(ino(group)?, ino(member)?.0),
+        Kind::Xattr => Key::Xattr(ino(group)?, member.into()),
+        Kind::Entry => Key::Entry(ino(group)?, Name::new(member.get(17..)?).ok()?),
+    };
+    (self::member(&key) == member).then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn keys() -> impl Strategy<Value = Key> {
+        let few = || prop_oneof![0_u64..3, any::<u64>()];
+        let bytes = || proptest::collection::vec(any::<u8>(), 1..6);
+        let name = bytes().prop_filter_map("a name", |b| Name::new(&b).ok());
+        prop_oneof![
+            Just(Key::Volume),
+            few().prop_map(|i| Key::Node(Ino(i))),
+            few().prop_map(|i| Key::Content(Ino(i))),
+            few().prop_map(|i| Key::Orphan(Ino(i))),
+            few().prop_map(|i| Key::Session(SessionId(i))),
+            (few(), few()).prop_map(|(i, n)| Key::Chunk(Ino(i), n)),
+            "[%A-Za-z0-9._~=-]{1,6}".prop_map(|id| Key::Lock(id.into())),
+            (few(), name).prop_map(|(i, n)| Key::Entry(Ino(i), n)),
+            (few(), bytes()).prop_map(|(i, n)| Key::Xattr(Ino(i), n.into())),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn members_stand_in_the_order_of_encoded_keys(a in keys(), b in keys()) {
+            let of = |key: &Key| (group(key).map(|ino| number(ino.0)), member(key));
+            if a.kind() == b.kind() {
+                prop_assert_eq!(of(&a).cmp(&of(&b)), a.encode().cmp(&b.encode()), "{} {}", a, b);
+            }
+        }
+
+        #[test]
+        fn keys_survive_being_members(a in keys()) {
+            let ino = group(&a).map(|ino| number(ino.0)).unwrap_or_default();
+            prop_assert_eq!(key(a.kind(), ino.as_bytes(), &member(&a)), Some(a));
+        }
+
+        #[test]
+        fn no_member_makes_key_panic(bytes in proptest::collection::vec(any::<u8>(), 0..30)) {
+            for kind in Kind::ALL {
+                let _ = key(kind, &bytes, &bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn keys_can_be_read() {
+        let names = Names::new("lockwood");
+        let text = |key: &str| {
+            let place = names.place(&key.parse::<Key>().unwrap());
+            [place.key, place.index, place.member].map(|bytes| String::from_utf8(bytes).unwrap())
+        };
+        let nodes = ["{lockwood}:node:17", "{lockwood}:index:node", "00000000000000000017"];
+        assert_eq!(text("node:17"), nodes);
+        assert_eq!(text("lock:%2Fclinton")[0], "{lockwood}:lock:%2Fclinton");
+        let [key, index, member] = text("entry:17:a%20b");
+        assert_eq!((&*key, &*index), ("{lockwood}:entry:17", "{lockwood}:index:entry:17"));
+        assert!(member.ends_with(":a b"), "{member}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Pages of a range, as `scan.lua` is asked for them and answers. Pure.
+
+use redis::Value;
+
+use super::decode;
+use super::names::{self, Names};
+use super::request::Arguments;
+use crate::document::{Key, Kind};
+use crate::store::{Range, Scan, ScanItem, Start, StoreError};
+
+/// No page is longer, whatever the limit.
+const PAGE_MAX: usize = 1 << 30;
+
+fn kind(range: Range) -> Kind {
+    match range {
+        Range::All(kind) => kind,
+        Range::Entries(_) => Kind::Entry,
+        Range::Xattrs(_) => Kind::Xattr,
+        Range::Chunks(_) => Kind::Chunk,
+    }
+}
+
+pub(super) fn request(names: &Names, scan: &Scan) -> Arguments {
+    let kind = kind(scan.range);
+    let group = match scan.range {
+        Range::All(_) => None,
+        Range::Entries(ino) | Range::Xattrs(ino) | Range::Chunks(ino) => Some(ino),
+    };
+    let form = match group {
+        Some(_) => "group",
+        None if names::has_groups(kind) => "groups",
+        None => "flat",
+    };
+    let index = group.map_or_else(|| names.index(kind), |ino| names.group_index(kind, ino));
+    let (begin_in, from) = match &scan.start {
+        Start::After(key) => (names::group(key), [b"(".to_vec(), names::member(key)].concat()),
+        Start::At(position) if matches!(scan.range, Range::Entries(_)) => {
+            (None, format!("[{}", names::position(*position)).into_bytes())
+        }
+        Start::At(_) | Start::First => (None, b"-".to_vec()),
+    };
+    let group = group.or(begin_in).map_or_else(String::new, |ino| names::number(ino.0));
+    let mut arguments =
+        Arguments::default().key(index).arg(names.tag()).arg(kind.name()).arg(form).arg(group);
+    arguments.args.push(from);
+    arguments.arg(scan.limit.clamp(1, PAGE_MAX)).arg(u8::from(matches!(scan.range, Range::Entries(_))))
+}
+
+pub(super) fn page(range: Range, answer: Value) -> Result<Vec<ScanItem>, StoreError> {
+    let kind = kind(range);
+    let damaged = |cause: String| StoreError::Damaged { key: format!("the index of {}", kind.name()), cause };
+    let Value::Array(items) = answer else {
+        return Err(damaged(format!("the server sent {answer:?}")));
+    };
+    let mut page = Vec::with_capacity(items.len() / 3);
+    let mut items = items.into_iter();
+    while let (Some(group), Some(member), Some(document)) = (items.next(), items.next(), items.next()) {
+        let (Value::BulkString(group), Value::BulkString(member)) = (group, member) else {
+            return Err(damaged("the server sent a member that is no text".to_owned()));
+        };
+        let Some(key) = names::key(kind, &group, &member) else {
+            return Err(damaged(format!("{} is no key", String::from_utf8_lossy(&member).escape_debug())));
+        };
+        let missing = |key: &Key| StoreError::Damaged {
+            key: key.to_string(),
+            cause: "the index lists it, and it is not there or of another type".to_owned(),
+        };
+        let found = decode(&key, document).and_then(|found| found.ok_or_else(|| missing(&key)));
+        page.push((key, found));
+    }
+    Ok(page)
+}

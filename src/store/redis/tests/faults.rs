@@ -1,0 +1,234 @@
+//! Lost requests and answers, sessions that are fenced, servers that are full, restart or forget their scripts.
+
+use std::sync::atomic::AtomicBool;
+use std::thread::{scope, sleep};
+
+use parking_lot::Mutex;
+
+use super::proxy::{Fault, Proxy};
+use super::*;
+use crate::ambient::monotonic;
+use crate::store::Notice;
+
+fn through(proxy: &Proxy, patience: Duration) -> RedisStore {
+    let options = Options { patience, ..options() };
+    connect(&format!("redis://127.0.0.1:{}?prefix=v", proxy.port), options).unwrap().0
+}
+
+fn add_one() -> Commit {
+    Commit::new().merge(node(1), NodeDelta { children: 1, ..NodeDelta::default() })
+}
+
+fn children(store: &RedisStore) -> u64 {
+    store.node(Ino(1)).unwrap().unwrap().1.directory().unwrap().children
+}
+
+#[test]
+fn a_lost_answer_or_request_is_made_up_for() {
+    let Some(server) = RedisServer::start() else { return };
+    let proxy = Proxy::new(server.port());
+    let store = through(&proxy, Duration::from_secs(5));
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    let mut expected = 0;
+    for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::LoseAnswer, Fault::LoseRequest] {
+        proxy.arm(fault);
+        let version = store.commit(&add_one()).unwrap();
+        assert!(proxy.has_struck());
+        expected += 1;
+        assert_eq!(children(&store), expected, "made once, whatever was lost");
+        assert_eq!(store.node(Ino(1)).unwrap().unwrap().0, version, "the version of the first time");
+    }
+    // One that must not be made says so, whatever is lost.
+    for fault in [Fault::LoseAnswer, Fault::LoseRequest] {
+        proxy.arm(fault);
+        let refused = store.commit(&add_one().absent(node(1)));
+        assert!(matches!(refused, Err(CommitError::Conflict(key)) if key == node(1)));
+    }
+    for fault in [Fault::LoseAnswer, Fault::LoseRequest] {
+        proxy.arm(fault);
+        assert_eq!(children(&store), expected, "reads are repeated");
+    }
+}
+
+#[test]
+fn a_request_that_arrives_late_changes_nothing() {
+    let Some(server) = RedisServer::start() else { return };
+    let proxy = Proxy::new(server.port());
+    let store = through(&proxy, Duration::from_secs(5));
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    for settled_late in [false, true] {
+        let before = children(&store);
+        proxy.arm(Fault::Hold);
+        store.commit(&add_one()).unwrap();
+        if settled_late {
+            store.commit(&add_one()).unwrap(); // The lane has gone on, too.
+        }
+        let now = children(&store);
+        assert_eq!(now, before + 1 + u64::from(settled_late));
+        let answers = proxy.release();
+        assert!(answers.iter().all(|answer| answer.contains("late")) && answers.len() == 1, "{answers:?}");
+        assert_eq!(children(&store), now, "a late request was carried out");
+    }
+}
+
+#[test]
+fn what_cannot_be_settled_is_unknown() {
+    let Some(server) = RedisServer::start() else { return };
+    let proxy = Proxy::new(server.port());
+    let store = through(&proxy, Duration::from_millis(300));
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    proxy.arm(Fault::HoldAndDown);
+    let outcome = store.commit(&add_one());
+    assert!(matches!(outcome, Err(CommitError::Store(StoreError::Unknown(_)))), "{outcome:?}");
+    proxy.set_up();
+    store.commit(&add_one()).unwrap();
+    proxy.release();
+    assert_eq!(children(&store), 1, "what was given up arrived after its lane had gone on");
+}
+
+#[test]
+fn nothing_lands_after_the_fence() {
+    const THREADS: u64 = 4;
+    let Some(server) = RedisServer::start() else { return };
+    let store = store(&server.url("v"));
+    let other = super::store(&server.url("v"));
+    let id = SessionId(7);
+    for round in 0..20 {
+        let live = (0..THREADS).fold(Commit::new(), |commit, i| commit.put(node(10 + i), directory(0)));
+        store.commit(&live.put(Key::Session(id), session(id, SessionState::Live))).unwrap();
+        let landed: AtomicU64 = AtomicU64::new(0);
+        let at_the_fence = scope(|scope| {
+            for i in 0..THREADS {
+                let (store, landed) = (&store, &landed);
+                scope.spawn(move || {
+                    for n in 1.. {
+                        match store.commit(&Commit::new().put(node(10 + i), directory(n)).by(id)) {
+                            Ok(_) => landed.fetch_add(1, Ordering::Relaxed),
+                            Err(CommitError::Store(StoreError::Fenced)) => break,
+                            Err(other) => panic!("{other}"),
+                        };
+                    }
+                });
+            }
+            while landed.load(Ordering::Relaxed) < 20 + round {
+                std::thread::yield_now();
+            }
+            let fence = Commit::new().put(Key::Session(id), session(id, SessionState::Fenced));
+            let version = other.commit(&fence).unwrap();
+            let keys: Vec<Key> = (0..THREADS).map(|i| node(10 + i)).collect();
+            (version, other.get_many(&keys).unwrap())
+        });
+        let keys: Vec<Key> = (0..THREADS).map(|i| node(10 + i)).collect();
+        assert_eq!(other.get_many(&keys).unwrap(), at_the_fence.1, "something landed after the fence");
+        assert!(at_the_fence.1.iter().flatten().all(|stored| stored.version < at_the_fence.0));
+    }
+}
+
+#[test]
+fn a_full_server_refuses_growth_and_lets_go() {
+    let Some(server) = RedisServer::start() else { return };
+    let store = store(&server.url("v"));
+    let id = SessionId(7);
+    let begin = Commit::new()
+        .put(node(1), directory(1))
+        .put(entry("a"), file())
+        .put(Key::Session(id), session(id, SessionState::Live));
+    store.commit(&begin).unwrap();
+    say(&mut admin(&server), &["CONFIG", "SET", "maxmemory", "1"]);
+    let create =
+        Commit::new().put(node(2), directory(0)).put(entry("b"), file()).merge(node(1), NodeDelta::default());
+    let before = store.node(Ino(1)).unwrap();
+    let refused = store.commit(&create);
+    assert!(matches!(refused, Err(CommitError::Store(StoreError::NoSpace))), "{refused:?}");
+    assert_eq!(store.get_many(&[node(2), entry("b")]).unwrap(), [None, None]);
+    assert_eq!(store.node(Ino(1)).unwrap().unwrap().0, before.unwrap().0);
+    store.commit(&Commit::new().put(Key::Session(id), session(id, SessionState::Live))).unwrap();
+    let unlink =
+        Commit::new().delete(entry("a")).merge(node(1), NodeDelta { children: -1, ..NodeDelta::default() });
+    store.commit(&unlink.by(id)).unwrap();
+    assert_eq!(store.get(&entry("a")).unwrap(), None);
+    say(&mut admin(&server), &["CONFIG", "SET", "maxmemory", "0"]);
+    store.commit(&create).unwrap();
+}
+
+#[test]
+fn a_server_may_die_and_come_back() {
+    let Some(mut server) = RedisServer::start() else { return };
+    let patient = Options { patience: Duration::from_secs(30), ..options() };
+    let store = connect(&server.url("v"), patient).unwrap().0;
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    let ends = AtomicBool::new(false);
+    let made = AtomicU64::new(0);
+    scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    store.commit(&add_one()).unwrap();
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..5 {
+            sleep(Duration::from_millis(150));
+            server.kill();
+            sleep(Duration::from_millis(50));
+            server.restart();
+        }
+        sleep(Duration::from_millis(150));
+        ends.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(children(&store), made.load(Ordering::Relaxed), "each commit that returned was made once");
+    assert!(made.load(Ordering::Relaxed) > 20);
+}
+
+#[test]
+fn forgotten_scripts_are_sent_again() {
+    let Some(server) = RedisServer::start() else { return };
+    let store = store(&server.url("v"));
+    let connection = &mut admin(&server);
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    for _ in 0..3 {
+        say(connection, &["SCRIPT", "FLUSH"]);
+        store.commit(&add_one()).unwrap();
+    }
+    assert_eq!(children(&store), 3);
+}
+
+struct Noted(Mutex<Vec<Notice>>);
+
+impl Listener for Noted {
+    fn notice(&self, notice: Notice) {
+        self.0.lock().push(notice);
+    }
+}
+
+#[test]
+fn a_gap_in_the_notices_is_told() {
+    let Some(mut server) = RedisServer::start() else { return };
+    let store = store(&server.url("v"));
+    let noted = Arc::new(Noted(Mutex::default()));
+    store.listen(Arc::clone(&noted) as Arc<dyn Listener>).unwrap();
+    let wait_for = |what: &dyn Fn(&Notice) -> bool| {
+        let begun = monotonic();
+        while !noted.0.lock().iter().any(what) {
+            assert!(begun.elapsed().as_secs() < 20, "not told: {:?}", noted.0.lock());
+            sleep(Duration::from_millis(2));
+        }
+        noted.0.lock().clear();
+    };
+    let changed = |notice: &Notice| *notice == Notice::Changed { by: None, keys: vec![node(1)] };
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    wait_for(&changed);
+    say(&mut admin(&server), &["CLIENT", "KILL", "TYPE", "pubsub"]);
+    wait_for(&|notice| *notice == Notice::Lost);
+    store.commit(&add_one()).unwrap();
+    wait_for(&changed);
+    server.kill();
+    server.restart();
+    wait_for(&|notice| *notice == Notice::Lost);
+    store.commit(&add_one()).unwrap();
+    wait_for(&changed);
+    // Commits of checks alone, and what strangers say, tell nothing or that something may be missing.
+    say(&mut admin(&server), &["PUBLISH", "{v}:notices", "nonsense"]);
+    wait_for(&|notice| *notice == Notice::Lost);
+}

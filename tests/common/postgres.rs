@@ -1,0 +1,189 @@
+//! A PostgreSQL server of a test's own: in a temporary directory, durable, stopped and removed when it is dropped.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A running server with a database and a superuser called `lockwood`, which needs no password from this machine.
+pub(crate) struct PostgresServer {
+    programs: PathBuf,
+    user: Option<(u32, u32)>,
+    directory: TempDir,
+    port: u16,
+    process: Option<Child>,
+}
+
+/// Where the newest PostgreSQL of this machine is, as Debian and as others install it.
+fn programs() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
+    found.sort_by_key(|path| {
+        let version = path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+        version.and_then(|version| version.parse::<u32>().ok())
+    });
+    found.reverse();
+    found.extend(std::env::var_os("PATH").iter().flat_map(std::env::split_paths));
+    found
+        .into_iter()
+        .find(|path| ["initdb", "postgres", "psql", "pg_isready"].iter().all(|p| path.join(p).exists()))
+}
+
+/// The server refuses to run as root; then the user that the package made runs it.
+fn server_user() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let passwd = fs::read_to_string("/etc/passwd").unwrap();
+    let line = passwd.lines().find(|line| line.starts_with("postgres:")).expect("there is a user postgres");
+    let fields: Vec<&str> = line.split(':').collect();
+    Some((fields[2].parse().unwrap(), fields[3].parse().unwrap()))
+}
+
+impl PostgresServer {
+    /// A new server; none, said loudly, if PostgreSQL is not installed.
+    pub(crate) fn start() -> Option<Self> {
+        let Some(programs) = programs() else {
+            eprintln!(
+                "SKIPPED: PostgreSQL is not installed; install it (Debian: postgresql) and run this again"
+            );
+            assert!(
+                std::env::var_os("LOCKWOOD_REQUIRE_ENGINES").is_none(),
+                "PostgreSQL is required and missing"
+            );
+            return None;
+        };
+        let directory = tempfile::Builder::new().prefix("lockwood-postgres-").tempdir().unwrap();
+        let user = server_user();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        if let Some((uid, gid)) = user {
+            chown(directory.path(), Some(uid), Some(gid)).unwrap();
+        }
+        let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let mut server = Self { programs, user, directory, port, process: None };
+        let made = server
+            .program("initdb")
+            .args(["--auth=trust", "--username=lockwood", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
+            .arg(server.data())
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        server.run();
+        server.psql("postgres", "CREATE DATABASE lockwood");
+        Some(server)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs.join(name));
+        command.current_dir(self.directory.path());
+        if let Some((uid, gid)) = self.user {
+            command.uid(uid).gid(gid);
+        }
+        command
+    }
+
+    /// Starts it, at the beginning or again, and waits until it answers.
+    pub(crate) fn run(&mut self) {
+        let log = fs::File::options().append(true).create(true).open(self.log()).unwrap();
+        let process = self
+            .program("postgres")
+            .arg("-D")
+            .arg(self.data())
+            .args(["-p", &self.port.to_string(), "-h", "127.0.0.1", "-k"])
+            .arg(self.directory.path())
+            .args(["-c", "fsync=on", "-c", "full_page_writes=on", "-c", "synchronous_commit=on"])
+            .args(["-c", "max_connections=200", "-c", "deadlock_timeout=200ms"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.process = Some(process);
+        let begun = Instant::now();
+        loop {
+            let ready = self
+                .program("pg_isready")
+                .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
+                .status();
+            if ready.unwrap().success() {
+                return;
+            }
+            assert!(
+                begun.elapsed().as_secs() < 60,
+                "it does not start: {}",
+                fs::read_to_string(self.log()).unwrap()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends it: at once with all that is under way, or as a crash does.
+    pub(crate) fn stop(&mut self, crash: bool) {
+        let Some(mut process) = self.process.take() else { return };
+        let pid = rustix::process::Pid::from_child(&process);
+        // Immediate shutdown ends all processes without a checkpoint, so that the next start recovers as after a crash.
+        let signal = if crash { rustix::process::Signal::QUIT } else { rustix::process::Signal::INT };
+        let _ = rustix::process::kill_process(pid, signal);
+        let _ = process.wait();
+    }
+
+    /// Where what the server says is kept.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// Its port on 127.0.0.1.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The directory of its socket.
+    pub(crate) fn socket_directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The URL of a volume in this schema.
+    pub(crate) fn url(&self, schema: &str) -> String {
+        self.url_through(self.port, schema)
+    }
+
+    /// The same through another port.
+    pub(crate) fn url_through(&self, port: u16, schema: &str) -> String {
+        format!("postgres://lockwood@127.0.0.1:{port}/lockwood?schema={schema}")
+    }
+
+    /// Lets people in by other rules, the first of which is this line of pg_hba.conf.
+    pub(crate) fn allow_first(&self, rule: &str) {
+        let file = self.data().join("pg_hba.conf");
+        let rules = fs::read_to_string(&file).unwrap();
+        fs::write(&file, format!("{rule}\n{rules}")).unwrap();
+        self.psql("lockwood", "SELECT pg_reload_conf()");
+    }
+
+    /// What psql prints, without decoration.
+    pub(crate) fn psql(&self, database: &str, sql: &str) -> String {
+        let output = self
+            .program("psql")
+            .args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-U", "lockwood"])
+            .args(["-p", &self.port.to_string(), "-d", database, "-c", sql])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        self.stop(true);
+    }
+}

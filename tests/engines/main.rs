@@ -1,0 +1,6 @@
+//! Engines against real servers: each test starts one of its own, and says so loudly if it cannot.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A test: what goes wrong has failed it.
+#![allow(clippy::disallowed_methods)] // It measures real time with real threads.
+
+mod postgres;

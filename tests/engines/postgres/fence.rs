@@ -1,0 +1,139 @@
+//! Fences: once the change of a session's state has returned, nothing of that session takes effect.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lockwood::document::{Document, Ino, Key, Orphan, Session, SessionId, SessionState, Timestamp};
+use lockwood::store::{Commit, CommitError, Reader, Store, StoreError};
+
+use super::server::PostgresServer;
+use super::{empty, open};
+
+fn session(id: SessionId, heartbeat: u64, state: SessionState) -> Document {
+    Document::Session(Session {
+        id,
+        host: "host".to_owned(),
+        boot_id: "boot".to_owned(),
+        pid: 1,
+        mount_point: "/mnt".to_owned(),
+        started: Timestamp::default(),
+        lease_ms: 10_000,
+        heartbeat,
+        epoch: 1,
+        intents: 0,
+        operations_below: 0,
+        state,
+    })
+}
+
+#[test]
+fn nothing_lands_after_the_fence() {
+    let Some(server) = PostgresServer::start() else { return };
+    let store = empty(&server.url("fence"));
+    let fencer = open_without_volume(&server.url("fence"));
+    let next = AtomicU64::new(1);
+    let (mut landed, mut refused) = (0, 0);
+    for round in 0..25 {
+        let id = SessionId(100 + round);
+        store.commit(&Commit::new().put(Key::Session(id), session(id, 0, SessionState::Live))).unwrap();
+        let fenced = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let work = || {
+                let mut made = 0;
+                loop {
+                    // Begun after the fence had returned: it must be refused.
+                    let late = fenced.load(Ordering::SeqCst);
+                    let orphan = Key::Orphan(Ino(next.fetch_add(1, Ordering::Relaxed)));
+                    let document = Document::Orphan(Orphan { session: id });
+                    match store.commit(&Commit::new().absent(orphan.clone()).put(orphan, document).by(id)) {
+                        Ok(_) => assert!(!late, "a commit of a fenced session was made"),
+                        Err(CommitError::Store(StoreError::Fenced)) => return made,
+                        Err(other) => panic!("{other}"),
+                    }
+                    made += 1;
+                }
+            };
+            let workers: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+            // The heart beats meanwhile, through a version check, until it finds the fence.
+            let heart = scope.spawn(|| {
+                for beat in 1.. {
+                    let version = store.get(&Key::Session(id)).unwrap().unwrap().version;
+                    let document = session(id, beat, SessionState::Live);
+                    let put =
+                        Commit::new().at(Key::Session(id), version).put(Key::Session(id), document).by(id);
+                    if store.commit(&put).is_err() {
+                        return beat;
+                    }
+                }
+                0_u64
+            });
+            std::thread::sleep(Duration::from_millis(20 + round % 5 * 10));
+            loop {
+                let stored = fencer.get(&Key::Session(id)).unwrap().unwrap();
+                let fence = session(id, 0, SessionState::Fenced);
+                match fencer
+                    .commit(&Commit::new().at(Key::Session(id), stored.version).put(Key::Session(id), fence))
+                {
+                    Ok(_) => break,
+                    Err(CommitError::Conflict(_)) => {}
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            fenced.store(true, Ordering::SeqCst);
+            // Committed before the fence returned, whoever was told so later.
+            let count = || {
+                server.psql("lockwood", &format!("SELECT count(*) FROM fence.orphan WHERE session = '{id}'"))
+            };
+            let at_the_fence = count();
+            let made: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+            assert!(heart.join().unwrap() > 0);
+            assert_eq!(count(), at_the_fence, "something landed behind the fence");
+            assert_eq!(at_the_fence, made.to_string());
+            landed += made;
+            refused += 4;
+        });
+    }
+    eprintln!("{landed} commits landed before their fence, {refused} were refused behind it");
+    assert!(landed > 100);
+}
+
+fn open_without_volume(url: &str) -> lockwood::store::postgres::PostgresStore {
+    // `open` wants a volume; a store is as empty as it was made.
+    empty(url)
+}
+
+/// A commit that names the session and waits for something else holds up no heartbeat, and a fence until it is over.
+#[test]
+fn a_heartbeat_does_not_wait_for_commits() {
+    let Some(server) = PostgresServer::start() else { return };
+    drop(super::format(&server.url("beat")));
+    let store = open(&server.url("beat"));
+    let id = SessionId(7);
+    let key = Key::Session(id);
+    let mut version =
+        store.commit(&Commit::new().put(key.clone(), session(id, 0, SessionState::Live))).unwrap();
+    // A transaction of somebody's that names the session and does not end.
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let sql = format!(
+                "BEGIN; SELECT 1 FROM beat.session WHERE id = '{id}' FOR KEY SHARE; SELECT pg_sleep(2); COMMIT"
+            );
+            server.psql("lockwood", &sql);
+            done.store(true, Ordering::SeqCst);
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        for beat in 1..20 {
+            let put = Commit::new()
+                .at(key.clone(), version)
+                .put(key.clone(), session(id, beat, SessionState::Live));
+            version = store.commit(&put).unwrap();
+        }
+        assert!(!done.load(Ordering::SeqCst), "heartbeats waited for a commit");
+        let begun = Instant::now();
+        let fence =
+            Commit::new().at(key.clone(), version).put(key.clone(), session(id, 0, SessionState::Fenced));
+        store.commit(&fence).unwrap();
+        assert!(begun.elapsed() > Duration::from_millis(300), "the fence did not wait");
+    });
+}

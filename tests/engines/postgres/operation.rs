@@ -1,0 +1,136 @@
+//! What an operator meets: what it costs, and what is said when something is wrong.
+
+use std::time::{Duration, Instant};
+
+use lockwood::document::{Document, Ino, Key, Orphan, SessionId};
+use lockwood::store::postgres::{PostgresStore, Target};
+use lockwood::store::{Commit, Reader, Store};
+
+use super::lost::Proxy;
+use super::server::PostgresServer;
+use super::{empty, format, open};
+
+fn orphan() -> Document {
+    Document::Orphan(Orphan { session: SessionId(1) })
+}
+
+/// Counted by the engine, and by a wire on which each way takes 20 ms.
+#[test]
+fn every_request_is_one_round_trip() {
+    let Some(server) = PostgresServer::start() else { return };
+    let proxy = Proxy::before(server.port(), Duration::from_millis(20));
+    let store = empty(&server.url_through(proxy.port, "trips"));
+    let keys: Vec<Key> =
+        (1..20).map(|ino| Key::Orphan(Ino(ino))).chain([Key::Volume, Key::Node(Ino(1))]).collect();
+    let commit =
+        |from: u64| (from..from + 5).fold(Commit::new(), |c, i| c.put(Key::Orphan(Ino(i)), orphan()));
+    store.commit(&commit(1)).unwrap();
+    store.get_many(&keys).unwrap();
+    let trips = |work: &dyn Fn()| {
+        let (before, begun) = (store.round_trips(), Instant::now());
+        work();
+        let trips = begun.elapsed().as_secs_f64() / 0.04;
+        assert!((1.0..1.9).contains(&trips), "it took the time of {trips} round trips");
+        store.round_trips() - before
+    };
+    assert_eq!(trips(&|| drop(store.get(&keys[0]).unwrap())), 1);
+    assert_eq!(trips(&|| drop(store.get_many(&keys).unwrap())), 1);
+    assert_eq!(trips(&|| assert!(store.commit(&commit(3)).is_ok())), 1);
+}
+
+/// Not judged, since machines differ: prints what a commit takes beside a plain change of one row.
+#[test]
+fn latency() {
+    let Some(server) = PostgresServer::start() else { return };
+    let store = empty(&server.url("latency"));
+    let key = Key::Orphan(Ino(1));
+    let median = |mut work: Box<dyn FnMut() + '_>| {
+        let mut times: Vec<Duration> = (0..400)
+            .map(|_| {
+                let begun = Instant::now();
+                work();
+                begun.elapsed()
+            })
+            .collect();
+        times.sort();
+        times[times.len() / 2]
+    };
+    store.commit(&Commit::new().put(key.clone(), orphan())).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let url = format!("postgres://lockwood@127.0.0.1:{}/lockwood", server.port());
+    let (client, connection) =
+        runtime.block_on(tokio_postgres::connect(&url, tokio_postgres::NoTls)).unwrap();
+    runtime.spawn(connection);
+    let insert = runtime.block_on(client.prepare("INSERT INTO latency.orphan VALUES ($1, '1', 1)")).unwrap();
+    let update = runtime
+        .block_on(client.prepare("UPDATE latency.orphan SET version = version + 1 WHERE ino = $1"))
+        .unwrap();
+    let mut next = 1_000_000_i64;
+    for _ in 0..2 {
+        let inserted = median(Box::new(|| {
+            next += 1;
+            runtime.block_on(client.execute(&insert, &[&next])).map(drop).unwrap();
+        }));
+        let updated =
+            median(Box::new(|| runtime.block_on(client.execute(&update, &[&1_i64])).map(drop).unwrap()));
+        let mut ino = 0;
+        let committed = median(Box::new(|| {
+            ino += 1;
+            store.commit(&Commit::new().put(Key::Orphan(Ino(ino)), orphan())).map(drop).unwrap();
+        }));
+        let got = median(Box::new(|| drop(store.get(&key).unwrap())));
+        eprintln!("medians: INSERT {inserted:?}, UPDATE {updated:?}, commit {committed:?}, get {got:?}");
+    }
+}
+
+fn refused(url: &str) -> String {
+    PostgresStore::open(Target::parse(url).unwrap()).err().expect("it is refused").to_string()
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let Some(server) = PostgresServer::start() else { return };
+    drop(format(&server.url("good")));
+    open(&server.url("good")).close();
+    let port = server.port();
+    let says = |url: &str, what: &[&str]| {
+        let told = refused(url);
+        let place = format!("127.0.0.1:{port}");
+        assert!(
+            told.contains(&place) && what.iter().all(|w| told.contains(w)) && !told.contains("s3cret"),
+            "{told}"
+        );
+    };
+    says(&server.url("nothing"), &["no volume", "lockwood format"]);
+    says(&format!("postgres://lockwood@127.0.0.1:{port}/absent"), &["absent", "createdb"]);
+    server.psql("lockwood", "CREATE ROLE secret LOGIN PASSWORD 'right'");
+    server.allow_first("host all secret 127.0.0.1/32 scram-sha-256");
+    says(
+        &format!("postgres://secret:s3cret@127.0.0.1:{port}/lockwood"),
+        &["password authentication", "PGPASSWORD"],
+    );
+    says(
+        &format!("postgres://secret:right@127.0.0.1:{port}/lockwood?schema=good"),
+        &["permission denied", "grant"],
+    );
+    server.psql("lockwood", "INSERT INTO good.schema_version VALUES (99)");
+    says(&server.url("good"), &["version 99", "newer lockwood"]);
+    server.psql("lockwood", "DELETE FROM good.schema_version WHERE version = 99");
+    let again = Commit::new().absent(Key::Volume).put(Key::Volume, volume(&server));
+    let occupied =
+        PostgresStore::format(Target::parse(&server.url("good")).unwrap(), &again).err().unwrap().to_string();
+    assert!(occupied.contains("a volume already"), "{occupied}");
+    server.psql("lockwood", "CREATE SCHEMA other; CREATE TABLE other.mine (a int)");
+    let other = PostgresStore::format(Target::parse(&server.url("other")).unwrap(), &again)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(other.contains("tables of others"), "{other}");
+    // Through the socket, as Debian's administrators come.
+    let socket = server.socket_directory().display().to_string().replace('/', "%2F");
+    open(&format!("postgres://lockwood@{socket}:{port}/lockwood?schema=good")).close();
+}
+
+fn volume(server: &PostgresServer) -> Document {
+    Document::clone(&open(&server.url("good")).get(&Key::Volume).unwrap().unwrap().document)
+}

@@ -1,0 +1,122 @@
+//! A Redis server of a test's own: on a free port of this host, in a temporary directory, gone with it when it is dropped.
+//! Used by path from wherever a test needs one; names nothing of Lockwood.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+const PROGRAM: &str = "redis-server";
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOKS: u32 = 500;
+
+/// A running server.
+pub(crate) struct RedisServer {
+    dir: TempDir,
+    port: u16,
+    options: Vec<String>,
+    process: Option<Child>,
+}
+
+impl RedisServer {
+    /// One that keeps what it is told. None, and a loud line, if there is no such program on this host.
+    pub(crate) fn start() -> Option<Self> {
+        Self::start_with(&["--appendonly", "yes"])
+    }
+
+    /// One with these options.
+    pub(crate) fn start_with(options: &[&str]) -> Option<Self> {
+        let there = Command::new(PROGRAM).arg("--version").stdout(Stdio::null()).status();
+        if there.is_err() {
+            eprintln!(
+                "\n*** SKIPPED: {PROGRAM} is not installed (Debian: redis-server); nothing was tested ***\n"
+            );
+            assert!(
+                std::env::var_os("LOCKWOOD_REQUIRE_ENGINES").is_none(),
+                "{PROGRAM} is required and missing"
+            );
+            return None;
+        }
+        let dir =
+            tempfile::Builder::new().prefix("lockwood-redis-").tempdir().expect("a temporary directory");
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        let mut server = Self { dir, port: 0, options, process: None };
+        // Somebody else may take the port between the look and the start.
+        for _ in 0..5 {
+            server.port = free_port();
+            if server.run() {
+                return Some(server);
+            }
+        }
+        panic!("{PROGRAM} does not start: {}", server.log());
+    }
+
+    /// Starts it again after [`RedisServer::stop`] or [`RedisServer::kill`].
+    pub(crate) fn restart(&mut self) {
+        assert!(self.process.is_none() && self.run(), "{PROGRAM} does not start again: {}", self.log());
+    }
+
+    fn run(&mut self) -> bool {
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(["--bind", "127.0.0.1", "--save", "", "--logfile", "log", "--daemonize", "no"])
+            .args(["--port".to_owned(), self.port.to_string()])
+            .args(["--dir".as_ref(), self.dir.path().as_os_str()])
+            .args(&self.options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let mut process = command.spawn().expect("the server starts");
+        for _ in 0..LOOKS {
+            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+                self.process = Some(process);
+                return true;
+            }
+            if !matches!(process.try_wait(), Ok(None)) {
+                return false;
+            }
+            sleep(LOOK_EVERY);
+        }
+        let _ = process.kill();
+        let _ = process.wait();
+        false
+    }
+
+    /// Ends it as a machine's end would.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The URL of a volume on it.
+    pub(crate) fn url(&self, prefix: &str) -> String {
+        format!("redis://127.0.0.1:{}/0?prefix={prefix}", self.port)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
