@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::Failure;
-use crate::store::engine::{is_url, without_password};
+use crate::store::engine::{is_engine, is_url, without_password};
 
 /// Where the password of a shared engine may stand instead of in the URL.
 const PASSWORD: &str = "LOCKWOOD_PASSWORD";
@@ -65,22 +65,52 @@ impl fmt::Display for Place {
 /// Runs the program again without the password that one of its arguments has, which every user of the machine can read
 /// there; the environment is its user's and root's alone. Returns only if there is none, or with what went wrong.
 pub(super) fn hide_passwords(arguments: &[OsString]) -> Option<std::io::Error> {
-    let mut found = None;
-    let hidden: Vec<OsString> = arguments
-        .iter()
-        .map(|argument| match argument.to_str().filter(|text| is_url(text)).map(without_password) {
-            Some((url, Some(password))) => {
-                found = Some(password);
-                url.into()
-            }
-            _ => argument.clone(),
-        })
-        .collect();
-    let password = found?;
+    let (hidden, password) = without_passwords(arguments);
+    let password = password?;
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => return Some(error),
     };
     let (name, rest) = hidden.split_first()?;
     Some(Command::new(program).arg0(name).args(rest).env(PASSWORD, password).exec())
+}
+
+/// The arguments without the password of a volume's URL, and that password. What is behind `--` is another program's, and
+/// so are URLs of other kinds.
+fn without_passwords(arguments: &[OsString]) -> (Vec<OsString>, Option<String>) {
+    let (mut password, mut others) = (None, false);
+    let hidden = arguments.iter().map(|argument| {
+        others |= argument == "--";
+        match argument.to_str().filter(|text| !others && is_engine(text)).map(without_password) {
+            Some((url, Some(found))) => {
+                password = Some(found);
+                url.into()
+            }
+            _ => argument.clone(),
+        }
+    });
+    (hidden.collect(), password)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_password_of_a_volume_is_taken_out() {
+        let hide = |line: &str| {
+            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let (hidden, password) = without_passwords(&arguments);
+            let hidden: Vec<_> = hidden.iter().map(|argument| argument.to_string_lossy()).collect();
+            (hidden.join(" "), password)
+        };
+        let secret = Some("s3cret".to_owned());
+        assert_eq!(
+            hide("lockwood mount redis://ada:s3cret@h /mnt"),
+            ("lockwood mount redis://ada@h /mnt".to_owned(), secret)
+        );
+        for line in ["lockwood lock /mnt/a -- curl redis://u:p@h", "lockwood lock /mnt/a curl http://u:p@h"] {
+            assert_eq!(hide(line), (line.to_owned(), None));
+        }
+    }
 }

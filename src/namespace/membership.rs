@@ -188,13 +188,15 @@ impl Watcher {
         while !self.bell.is_closed() && !self.member.standing().is_fenced() {
             let now = self.bell.now();
             let died = here.iter().any(|session| alive::is_gone(session, boot_id));
-            if died || now >= next || self.bell.take_sessions_changed() {
+            if died || now >= next || self.bell.take_new_session() {
                 next = now + look_every;
                 looks = looks.wrapping_add(1);
-                let outcome =
-                    self.look(&mut observer, boot_id, looks).and_then(|()| self.sessions_here(boot_id));
-                match outcome {
-                    Ok(found) => (here, failing) = (found, false),
+                match self.look(&mut observer, boot_id, looks) {
+                    Ok(others) => {
+                        self.bell.know(others.iter().map(|session| session.id).chain([self.member.id()]));
+                        here = others.into_iter().filter(|session| session.boot_id == boot_id).collect();
+                        failing = false;
+                    }
                     Err(StoreError::Fenced) => {}
                     Err(error) if !failing => {
                         log::warn!("the other sessions could not be looked at: {error}; trying again");
@@ -207,10 +209,12 @@ impl Watcher {
         }
     }
 
-    fn look(&self, observer: &mut Observer, boot_id: &str, looks: u32) -> Result<(), StoreError> {
+    /// Looks at the other sessions, and returns those that live on.
+    fn look(&self, observer: &mut Observer, boot_id: &str, looks: u32) -> Result<Vec<Session>, StoreError> {
         let is_gone = |session: &Session| alive::is_gone(session, boot_id);
         let collect = |dead| collect_of(&*self.store, &self.collector, dead);
-        for ended in self.member.observe(observer, &is_gone, &collect)? {
+        let observed = self.member.observe(observer, &is_gone, &collect)?;
+        for ended in observed.ended {
             log::warn!("session {ended} was dead: what it left is cleaned up, and its locks are free");
             alive::forget(ended);
         }
@@ -219,22 +223,7 @@ impl Watcher {
         {
             log::debug!("locks were not swept: {error}");
         }
-        Ok(())
-    }
-
-    /// The sessions of others that say that they run on this host, in this boot.
-    fn sessions_here(&self, boot_id: &str) -> Result<Vec<Session>, StoreError> {
-        let mut here = Vec::new();
-        for_each::<_, StoreError>(&*self.store, Range::All(Kind::Session), |_, stored| {
-            if let Document::Session(session) = &*stored?.document
-                && session.boot_id == boot_id
-                && session.id != self.member.id()
-            {
-                here.push(session.clone());
-            }
-            Ok(())
-        })?;
-        Ok(here)
+        Ok(observed.others)
     }
 }
 

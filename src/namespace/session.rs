@@ -19,6 +19,7 @@ use super::gate::Gate;
 use super::inodes::InodeTable;
 use super::membership::Membership;
 use super::numbers::InodeNumbers;
+use super::ops::readdir::Splits;
 use super::peers::{Peers, Watcher};
 use super::{Namespace, NamespaceError, Result, Settings};
 use crate::ambient;
@@ -54,6 +55,66 @@ pub struct Fenced {
 /// How long others would wait for a heartbeat; an embedded store has no others.
 const LEASE_MS: u64 = 10_000;
 
+/// What the sessions of a process share.
+struct Process {
+    store: Arc<dyn Store>,
+    contents: Contents,
+    settings: Settings,
+    inodes: Arc<InodeTable>,
+    splits: Arc<Splits>,
+    collector: Arc<Collector>,
+    peers: Arc<Peers>,
+}
+
+impl Process {
+    fn start(store: Arc<dyn Store>, contents: Contents, settings: Settings) -> Result<Self> {
+        let collector = Arc::new(Collector::start(Arc::clone(&store), contents.clone())?);
+        Ok(Self {
+            store,
+            contents,
+            settings,
+            inodes: Arc::new(InodeTable::new()),
+            splits: Arc::default(),
+            collector,
+            peers: Arc::default(),
+        })
+    }
+
+    /// Begins a session beside those of other hosts.
+    fn join(self, info: SessionInfo) -> Result<Namespace> {
+        let volume = begin_epoch_among_others(&*self.store)?;
+        let lease = self.settings.lease;
+        let (membership, locks) = Membership::join(&self.store, &self.collector, info, lease, volume.epoch)?;
+        Ok(self.with(membership.id(), volume, locks, Some(membership)))
+    }
+
+    fn with(
+        self,
+        session: SessionId,
+        volume: Volume,
+        locks: Locks,
+        membership: Option<Membership>,
+    ) -> Namespace {
+        let gate = Arc::<Gate>::default();
+        Namespace {
+            numbers: InodeNumbers::new(Arc::clone(&self.store), Arc::clone(&gate)),
+            store: self.store,
+            contents: self.contents.by(session),
+            locks,
+            membership,
+            session,
+            gate,
+            volume,
+            settings: self.settings,
+            inodes: self.inodes,
+            splits: self.splits,
+            collector: self.collector,
+            peers: self.peers,
+            opens: Mutex::default(),
+        }
+    }
+}
+
 impl Namespace {
     /// Begins a session on `store`, and first recovers what dead sessions left. `contents` says where the bytes of large
     /// files are: in backing files, or in chunks of the same store.
@@ -66,32 +127,14 @@ impl Namespace {
         settings: Settings,
         info: SessionInfo,
     ) -> Result<Self> {
-        let contents = contents.into();
-        let collector = Collector::start(Arc::clone(&store), contents.clone())?;
-        let dead = dead_sessions(&*store)?;
+        let process = Process::start(store, contents.into(), settings)?;
+        let dead = dead_sessions(&*process.store)?;
         if !dead.is_empty() {
-            recover(&*store, &collector, &dead)?;
+            recover(&*process.store, &process.collector, &dead)?;
         }
-        let (session, volume) = begin_session(&*store, info)?;
-        let peers = Peers::default();
-        peers.live().push(session);
-        let gate = Arc::<Gate>::default();
-        Ok(Self {
-            numbers: InodeNumbers::new(Arc::clone(&store), Arc::clone(&gate)),
-            store,
-            contents: contents.by(session),
-            locks: Locks::Table(LockTable::new()),
-            membership: None,
-            session,
-            gate,
-            volume,
-            settings,
-            inodes: Arc::new(InodeTable::new()),
-            splits: Arc::default(),
-            collector: Arc::new(collector),
-            peers: Arc::new(peers),
-            opens: Mutex::default(),
-        })
+        let (session, volume) = begin_session(&*process.store, info)?;
+        process.peers.live().push(session);
+        Ok(process.with(session, volume, Locks::Table(LockTable::new()), None))
     }
 
     /// Begins a session on a store that other hosts use as well.
@@ -104,29 +147,9 @@ impl Namespace {
         settings: Settings,
         info: SessionInfo,
     ) -> Result<Self> {
-        let contents = contents.into();
-        let collector = Arc::new(Collector::start(Arc::clone(&store), contents.clone())?);
-        let volume = begin_epoch_among_others(&*store)?;
-        let (membership, locks) = Membership::join(&store, &collector, info, settings.lease, volume.epoch)?;
-        let peers = Peers::default();
-        peers.live().push(membership.id());
-        let gate = Arc::<Gate>::default();
-        Ok(Self {
-            numbers: InodeNumbers::new(Arc::clone(&store), Arc::clone(&gate)),
-            store,
-            contents: contents.by(membership.id()),
-            locks,
-            session: membership.id(),
-            membership: Some(membership),
-            gate,
-            volume,
-            settings,
-            inodes: Arc::new(InodeTable::new()),
-            splits: Arc::default(),
-            collector,
-            peers: Arc::new(peers),
-            opens: Mutex::default(),
-        })
+        let joined = Process::start(store, contents.into(), settings)?.join(info)?;
+        joined.peers.live().push(joined.session);
+        Ok(joined)
     }
 
     /// Begins a further session of this process on the same store.
@@ -134,35 +157,24 @@ impl Namespace {
     /// # Errors
     /// When the store fails.
     pub fn beside(&self, info: SessionInfo) -> Result<Self> {
-        let mut live = self.peers.live();
-        let (session, volume, membership, locks) = if self.is_shared() {
-            let volume = begin_epoch_among_others(&*self.store)?;
-            let (membership, locks) =
-                Membership::join(&self.store, &self.collector, info, self.settings.lease, volume.epoch)?;
-            (membership.id(), volume, Some(membership), locks)
-        } else {
-            let (session, volume) = begin_session(&*self.store, info)?;
-            (session, volume, None, self.locks.clone())
-        };
-        live.push(session);
-        drop(live);
-        let gate = Arc::<Gate>::default();
-        Ok(Self {
-            numbers: InodeNumbers::new(Arc::clone(&self.store), Arc::clone(&gate)),
+        let process = Process {
             store: Arc::clone(&self.store),
-            contents: self.contents.by(session),
-            locks,
-            membership,
-            session,
-            gate,
-            volume,
+            contents: self.contents.clone(),
             settings: self.settings,
             inodes: Arc::clone(&self.inodes),
             splits: Arc::clone(&self.splits),
             collector: Arc::clone(&self.collector),
             peers: Arc::clone(&self.peers),
-            opens: Mutex::default(),
-        })
+        };
+        let mut live = self.peers.live();
+        let other = if self.is_shared() {
+            process.join(info)?
+        } else {
+            let (session, volume) = begin_session(&*process.store, info)?;
+            process.with(session, volume, self.locks.clone(), None)
+        };
+        live.push(other.session);
+        Ok(other)
     }
 
     /// From here on every change through one of the sessions is told to the others before it is acknowledged. Called once,

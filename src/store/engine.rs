@@ -10,7 +10,7 @@ use crate::document::{Document, Key, Volume};
 /// How an engine is used.
 #[derive(Clone)]
 pub struct EngineOptions {
-    /// The password, if the URL has none.
+    /// The password, if the URL has none; preferred to those of an engine's own environment and files.
     pub password: Option<String>,
     /// Take a server that forgets documents at a restart.
     pub allow_volatile: bool,
@@ -51,6 +51,11 @@ pub fn is_url(text: &str) -> bool {
     let scheme = text.split_once("://").map(|(scheme, _)| scheme);
     scheme
         .is_some_and(|s| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)))
+}
+
+/// Whether the text names a volume on an engine that there is.
+pub fn is_engine(text: &str) -> bool {
+    scheme(text).is_ok()
 }
 
 /// The URL without the password in it, and the password.
@@ -150,6 +155,7 @@ mod tests {
     fn a_url_is_told_from_a_path() {
         assert!(is_url("postgres://h/db") && is_url("opensearch+https://h"));
         assert!(!is_url("/a://b") && !is_url("://") && !is_url("store"));
+        assert!(is_engine("rediss://h") && !is_engine("http://h") && !is_engine("postgres"));
         assert!(
             matches!(open("ftp://ada:secret@h", options()), Err(EngineError::Scheme(text)) if !text.contains("secret"))
         );

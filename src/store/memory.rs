@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
 use super::commit::{Commit, CommitError};
+use super::counts::Counts;
 use super::scan::{Pager, bounds};
+use super::stopped::Stopped;
 use super::{Capabilities, Listener, Notice, Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
 use crate::document::{Key, Kind, Stored, Version};
 
@@ -18,9 +20,9 @@ type Tree = BTreeMap<(Kind, Vec<u8>), Stored>;
 #[derive(Default)]
 pub struct MemoryStore {
     tree: RwLock<Tree>,
-    counters: Mutex<StoreCounters>,
+    counts: Counts,
     last: Mutex<u64>,
-    stopped: OnceLock<String>,
+    stopped: Stopped,
     listeners: Mutex<Vec<Arc<dyn Listener>>>,
 }
 
@@ -32,12 +34,34 @@ impl MemoryStore {
 }
 
 impl MemoryStore {
-    fn refuse_when_stopped(&self) -> Result<(), StoreError> {
-        self.stopped.get().map_or(Ok(()), |cause| Err(StoreError::Stopped(cause.clone())))
+    fn apply(&self, commit: &Commit) -> Result<Version, CommitError> {
+        let mut tree = self.tree.write();
+        self.stopped.refuse()?;
+        let current = |key: &Key| tree.get(&(key.kind(), key.encode()));
+        let session = commit.session.and_then(|session| current(&Key::Session(session)));
+        if !commit.may_be_made(session) {
+            return Err(StoreError::Fenced.into());
+        }
+        if let Some(failed) = commit.checks.iter().find(|check| !check.holds(current(check.key()))) {
+            return Err(CommitError::Conflict(failed.key().clone()));
+        }
+        let after: Result<Vec<_>, _> = commit.writes.iter().map(|w| w.apply(current(w.key()))).collect();
+        let after = after?;
+        let version = {
+            let mut last = self.last.lock();
+            *last += 1;
+            Version(*last)
+        };
+        for (write, document) in commit.writes.iter().zip(after) {
+            let slot = (write.key().kind(), write.key().encode());
+            match document {
+                Some(document) => tree.insert(slot, Stored { version, document: document.into() }),
+                None => tree.remove(&slot),
+            };
+        }
+        Ok(version)
     }
-}
 
-impl MemoryStore {
     fn tell(&self, commit: &Commit) {
         let keys: Vec<Key> = commit.writes.iter().map(|write| write.key().clone()).collect();
         if keys.is_empty() {
@@ -81,49 +105,25 @@ impl Reader for Snapshot {
 
 impl Reader for MemoryStore {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
-        self.counters.lock().gets += 1;
+        self.counts.got(1);
+        self.counts.fetched(1);
         Ok(self.tree.read().get(&(key.kind(), key.encode())).cloned())
     }
 
     fn scan(&self, request: &Scan) -> Result<Vec<ScanItem>, StoreError> {
-        self.counters.lock().scans += 1;
+        self.counts.scanned();
         Ok(scan(&self.tree.read(), request))
     }
 }
 
 impl Store for MemoryStore {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
-        let mut tree = self.tree.write();
-        self.refuse_when_stopped()?;
-        let current = |key: &Key| tree.get(&(key.kind(), key.encode()));
-        let session = commit.session.and_then(|session| current(&Key::Session(session)));
-        if !commit.may_be_made(session) {
-            return Err(StoreError::Fenced.into());
+        let outcome = self.apply(commit);
+        self.counts.committed(commit, &outcome);
+        if outcome.is_ok() {
+            self.tell(commit);
         }
-        if let Some(failed) = commit.checks.iter().find(|check| !check.holds(current(check.key()))) {
-            self.counters.lock().conflicts += 1;
-            return Err(CommitError::Conflict(failed.key().clone()));
-        }
-        let after: Result<Vec<_>, _> = commit.writes.iter().map(|w| w.apply(current(w.key()))).collect();
-        let after = after.inspect_err(|_| self.counters.lock().conflicts += 1)?;
-        let version = {
-            let mut last = self.last.lock();
-            *last += 1;
-            Version(*last)
-        };
-        for (write, document) in commit.writes.iter().zip(after) {
-            let slot = (write.key().kind(), write.key().encode());
-            match document {
-                Some(document) => tree.insert(slot, Stored { version, document: document.into() }),
-                None => tree.remove(&slot),
-            };
-        }
-        let mut counters = self.counters.lock();
-        counters.commits += 1;
-        counters.documents_written += commit.writes.len() as u64;
-        drop((counters, tree));
-        self.tell(commit);
-        Ok(version)
+        outcome
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
@@ -131,21 +131,13 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn admit_content(&self, _bytes: u64) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn reserve_bytes(&self) -> u64 {
-        0
-    }
-
     fn stop(&self, cause: &str) {
-        let _ = self.stopped.set(cause.to_owned()); // The first cause is the one to tell.
+        self.stopped.stop(cause);
     }
 
     fn sync(&self) -> Result<(), StoreError> {
-        self.refuse_when_stopped()?;
-        self.counters.lock().syncs += 1;
+        self.stopped.refuse()?;
+        self.counts.synced();
         Ok(())
     }
 
@@ -158,7 +150,7 @@ impl Store for MemoryStore {
     }
 
     fn counters(&self) -> StoreCounters {
-        *self.counters.lock()
+        self.counts.now()
     }
 }
 

@@ -40,8 +40,12 @@ fn hosts_that_write_different_bytes_of_one_chunk_lose_none() {
             let file = host(&store).file(1);
             scope.spawn(move || {
                 for at in (writer..2 * CHUNK).step_by(4) {
-                    // After so many conflicts in a row the namespace tries again.
-                    while let Err(error) = file.write_at(&[writer as u8 + 1], at, None) {
+                    // After so many conflicts in a row the namespace begins again.
+                    let write = || {
+                        file.begin(2 * CHUNK);
+                        file.write_at(&[writer as u8 + 1], at, None)
+                    };
+                    while let Err(error) = write() {
                         assert!(matches!(error, ContentError::Conflict(_)), "{error}");
                     }
                 }

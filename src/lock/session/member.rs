@@ -24,6 +24,15 @@ use crate::lock::change::{Decision, Store};
 use crate::store::cells::{Cell, CellKey, Cells, MarkedDocument, StoredCell};
 use crate::store::{Range, Scan, Start, StoreError};
 
+/// What a look at all sessions has found and done.
+#[derive(Debug, Default)]
+pub struct Observed {
+    /// The sessions of which nothing is left now.
+    pub ended: Vec<SessionId>,
+    /// The others but the own one, as they were read.
+    pub others: Vec<Session>,
+}
+
 /// What cleans up what a dead session left in the tree. To call it again is harmless.
 pub type Collect<'a> = &'a dyn Fn(SessionId) -> Result<(), StoreError>;
 
@@ -134,8 +143,7 @@ impl Member {
 
     /// Reads all sessions once, fences those that may be fenced, and recovers those that are: to be called four times a
     /// lease or more often, by one thread with one `observer`. `is_gone` says of a session that its process is gone for
-    /// certain, as one host can know of its own processes; such a session is not waited for. Returns the sessions of which
-    /// nothing is left now.
+    /// certain, as one host can know of its own processes; such a session is not waited for.
     ///
     /// # Errors
     /// The store's. What was begun is gone on with at the next call, by whoever calls.
@@ -144,28 +152,30 @@ impl Member {
         observer: &mut Observer,
         is_gone: &dyn Fn(&Session) -> bool,
         collect: Collect<'_>,
-    ) -> Result<Vec<SessionId>, StoreError> {
-        let mut ended = Vec::new();
-        let others = self.sessions()?;
+    ) -> Result<Observed, StoreError> {
+        let mut observed = Observed::default();
+        let all = self.sessions()?;
         // After the answer: see `observe`.
         let now = self.store.clock.now();
-        observer.retain(|known| others.iter().any(|(session, _)| session.id == known));
-        for (session, found) in others.iter().filter(|(session, _)| session.id != self.id()) {
+        observer.retain(|known| all.iter().any(|(session, _)| session.id == known));
+        for (session, found) in all.into_iter().filter(|(session, _)| session.id != self.id()) {
             let dead = match session.state {
                 SessionState::Joining | SessionState::Live => {
                     let lease = Duration::from_millis(session.lease_ms);
                     let verdict = observer.observe(session.id, session.heartbeat, lease, now);
-                    (verdict == Verdict::MayFence || is_gone(session)) && self.fence(session.id, found)?
+                    (verdict == Verdict::MayFence || is_gone(&session)) && self.fence(session.id, &found)?
                 }
                 // Somebody is at it, or died at it.
                 SessionState::Fenced | SessionState::Recovered => true,
             };
             if dead {
                 self.recover(session.id, collect)?;
-                ended.push(session.id);
+                observed.ended.push(session.id);
+            } else {
+                observed.others.push(session);
             }
         }
-        Ok(ended)
+        Ok(observed)
     }
 
     /// Declares a session dead, if its document is still exactly the one that was read. Returns whether it was this call

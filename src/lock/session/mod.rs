@@ -23,7 +23,7 @@ use std::time::Duration;
 
 pub(super) use documents::{in_cell, key};
 pub use heart::Heart;
-pub use member::{Collect, Member};
+pub use member::{Collect, Member, Observed};
 pub use observe::{Observer, Verdict};
 pub use standing::{Operation, Standing};
 

@@ -11,8 +11,10 @@
 //!    [`decide`](super::decide). Who waits is in one queue, holds what comes before and nothing that comes after.
 //! 4. No wait may be lost, and none may need the one who is waited for to be alive: whoever releases a lock lets in the next
 //!    by the same compare-and-set; who waits looks again and again, and removes the ghosts before it.
-//! 5. An operation that does not know what became of its commit must not let its locks go: [`SharedGuard::abandon`].
+//! 5. A set that nobody else wants must not cost a request for each lock: [`at_once`].
+//! 6. An operation that does not know what became of its commit must not let its locks go: [`SharedGuard::abandon`].
 
+mod at_once;
 pub mod claims;
 pub mod record;
 mod view;
@@ -33,6 +35,7 @@ use crate::ambient::Clock;
 use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::store::StoreError;
 use crate::store::cells::{CasError, Cell, CellKey, Cells, StoredCell};
+use at_once::AtOnce;
 use claims::{in_cell, is_ghost, is_own, now_ns, take_out};
 use record::{ask, blocked};
 
@@ -74,6 +77,8 @@ pub struct SharedLocks {
     closed: Arc<AtomicBool>,
     settings: Settings,
     counted: Arc<Mutex<Counters>>,
+    /// Whether somebody else held or wanted one of the locks that were asked for last.
+    met_others: Arc<AtomicBool>,
 }
 
 /// A lock document as an operation left it.
@@ -107,7 +112,8 @@ impl SharedLocks {
         settings: Settings,
     ) -> Self {
         let store = Store { cells, clock, seed: standing.session().0 };
-        Self { store, standing, closed: Arc::default(), settings, counted: Arc::default() }
+        let (closed, counted, met_others) = Default::default();
+        Self { store, standing, closed, settings, counted, met_others }
     }
 
     /// Takes all locks of the set, or none. Does not wait for anybody.
@@ -192,8 +198,19 @@ impl SharedLocks {
             granted: false,
             operation,
         };
+        let hints = match self.take_at_once(&documents, &purpose, &mut guard)? {
+            AtOnce::Taken => return Ok(self.granted(guard)),
+            AtOnce::No(found) => found,
+            AtOnce::Unknown => {
+                guard.held.extend(keys.iter().map(|key| Held { key: key.clone(), known: None }));
+                None
+            }
+        };
         // A hint, in one round trip: each compare-and-set says whether it still holds.
-        let hints = self.store.insist(|| self.store.cells.read_many(&keys))?;
+        let hints = match hints {
+            Some(found) => found,
+            None => self.store.insist(|| self.store.cells.read_many(&keys))?,
+        };
         if wait.is_zero() {
             self.give_way(&documents, &hints, guard.op())?;
         }
@@ -208,23 +225,30 @@ impl SharedLocks {
                 waited: false,
             };
             // Listed first, so that it is released also if nobody knows whether it was taken.
-            guard.held.push(Held { key: key.clone(), known: None });
+            if !guard.held.iter().any(|held| held.key == key) {
+                guard.held.push(Held { key: key.clone(), known: None });
+            }
             let began = self.store.clock.now();
             let taken = taking.run(hint);
             if taking.waited {
                 self.count_wait(began);
             }
             let known = taken.inspect_err(|refusal| self.count_refusal(refusal, wait))?;
-            if let Some(held) = guard.held.last_mut() {
+            if let Some(held) = guard.held.iter_mut().find(|held| held.key == key) {
                 held.known = Some(known);
             }
         }
+        Ok(self.granted(guard))
+    }
+
+    fn granted(&self, mut guard: SharedGuard) -> SharedGuard {
         guard.granted = true;
         let mut counted = self.counted.lock();
         counted.acquisitions += 1;
         counted.operations += 1;
         counted.locks += guard.held.len() as u64;
-        Ok(guard)
+        drop(counted);
+        guard
     }
 
     fn count_refusal(&self, refusal: &Refusal, wait: Duration) {
@@ -296,6 +320,20 @@ impl SharedLocks {
         Ok(ghosts)
     }
 
+    /// A document must be that of a path with this id.
+    fn check_path(
+        &self,
+        key: &CellKey,
+        entry: &LockEntry,
+        record: Option<&LockRecord>,
+    ) -> Result<(), Refusal> {
+        let Some(record) = record else { return Ok(()) };
+        if record.path == entry.id.as_bytes() {
+            return Ok(());
+        }
+        view::id_of(key, record, self.settings.id_bytes_max).map(drop).map_err(Refusal::Error)
+    }
+
     fn claim(&self, op: OpId, mode: Mode, purpose: &Arc<str>) -> LockClaim {
         LockClaim {
             session: op.session,
@@ -339,7 +377,7 @@ impl Taking<'_> {
                 None => store.read(self.key)?,
             };
             let record = in_cell(self.key, found.as_ref())?;
-            self.check_path(record)?;
+            self.locks.check_path(self.key, &self.entry, record)?;
             let now = store.clock.now();
             let claim = self.locks.claim(self.op, self.entry.mode, self.purpose);
             let asked = ask(record, &self.entry.id, &claim);
@@ -399,15 +437,6 @@ impl Taking<'_> {
         let now_ns = now_ns(&*self.locks.store.clock);
         Refusal::Blocked(Box::new(blocked(record, &self.entry.id, self.op, self.entry.mode, now_ns)))
     }
-
-    /// A document must be that of a path with this id.
-    fn check_path(&self, record: Option<&LockRecord>) -> Result<(), Refusal> {
-        let Some(record) = record else { return Ok(()) };
-        if record.path == self.entry.id.as_bytes() {
-            return Ok(());
-        }
-        view::id_of(self.key, record, self.locks.settings.id_bytes_max).map(drop).map_err(Refusal::Error)
-    }
 }
 
 /// The locks of one operation, held until this is dropped; then released from the leaf to the root.
@@ -454,6 +483,9 @@ impl Drop for SharedGuard {
             return;
         }
         let op = self.op();
+        if self.locks.release_at_once(&self.held, op).unwrap_or(false) {
+            return;
+        }
         for held in self.held.drain(..).rev() {
             if let Err(error) = take_out(&self.locks.store, &held.key, held.known, |claim| is_own(claim, op))
             {

@@ -1,5 +1,6 @@
 //! Sessions and shared locks over cells in memory, with a clock that the test drives and requests that fail as it says.
 
+mod at_once;
 mod joining;
 mod observing;
 mod recovery;

@@ -12,8 +12,9 @@ use crate::store::cells::Cells;
 /// The sessions that came to their end, as text.
 fn observe(host: &Host, observer: &mut Observer) -> String {
     host.member.beat().unwrap();
-    let ended = host.member.observe(observer, &|_| false, &|_| Ok(())).unwrap();
-    ended.into_iter().map(|session| session.0.to_string()).collect::<Vec<_>>().join(" ")
+    let observed = host.member.observe(observer, &|_| false, &|_| Ok(())).unwrap();
+    assert!(observed.others.iter().all(|other| other.id != host.member.id()));
+    observed.ended.into_iter().map(|session| session.0.to_string()).collect::<Vec<_>>().join(" ")
 }
 
 const QUARTER: Duration = Duration::from_millis(250);
@@ -87,7 +88,7 @@ fn a_process_that_is_gone_for_certain_is_not_waited_for() {
     let world = World::new();
     let (dead, live, host) = (world.join(1), world.join(2), world.join(9));
     let is_gone = |session: &Session| session.id == SessionId(1);
-    let ended = host.member.observe(&mut Observer::default(), &is_gone, &|_| Ok(())).unwrap();
+    let ended = host.member.observe(&mut Observer::default(), &is_gone, &|_| Ok(())).unwrap().ended;
     assert_eq!(ended, [SessionId(1)]);
     assert!(matches!(dead.member.beat(), Err(StoreError::Fenced)));
     live.member.beat().unwrap();

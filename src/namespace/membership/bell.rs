@@ -1,14 +1,13 @@
-//! The clock by which a session's operations wait for locks, and what ends their sleep early.
+//! The clock by which a session's operations wait for locks, what ends their sleep early, and what new sessions there are.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{AcqRel, Release};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::ambient::{Clock, SystemClock};
-use crate::document::{Key, Kind};
+use crate::document::{Key, Kind, SessionId};
 use crate::store::{Listener, Notice};
 
 /// A clock whose sleepers are woken when a lock document changes: each looks again whether its lock is free now.
@@ -17,9 +16,17 @@ pub(super) struct Bell {
     /// How often it rang.
     rings: Mutex<u64>,
     rang: Condvar,
-    sessions_changed: AtomicBool,
+    sessions: Mutex<Sessions>,
     closed: Mutex<bool>,
     close: Condvar,
+}
+
+/// What the notices have said of sessions.
+#[derive(Default)]
+struct Sessions {
+    known: HashSet<SessionId>,
+    /// Another one has come, or notices were lost.
+    new: bool,
 }
 
 impl Bell {
@@ -28,15 +35,21 @@ impl Bell {
             clock: SystemClock::new(),
             rings: Mutex::default(),
             rang: Condvar::new(),
-            sessions_changed: AtomicBool::new(false),
+            sessions: Mutex::default(),
             closed: Mutex::default(),
             close: Condvar::new(),
         })
     }
 
-    /// Whether a session's document has changed since this was asked last.
-    pub(super) fn take_sessions_changed(&self) -> bool {
-        self.sessions_changed.swap(false, AcqRel)
+    /// Whether a session may have come that is not known, since this was asked last. That a known one beats is no reason
+    /// for all others to look at all sessions.
+    pub(super) fn take_new_session(&self) -> bool {
+        std::mem::take(&mut self.sessions.lock().new)
+    }
+
+    /// Notes which sessions there are.
+    pub(super) fn know(&self, sessions: impl Iterator<Item = SessionId>) {
+        self.sessions.lock().known = sessions.collect();
     }
 
     /// The session ends: its threads are to end too.
@@ -81,15 +94,20 @@ impl Clock for Bell {
 
 impl Listener for Bell {
     fn notice(&self, notice: Notice) {
-        let concerns = |kind: Kind| match &notice {
-            Notice::Changed { keys, .. } => keys.iter().any(|key: &Key| key.kind() == kind),
-            Notice::Lost => true,
-        };
-        if concerns(Kind::Lock) {
-            self.ring();
-        }
-        if concerns(Kind::Session) {
-            self.sessions_changed.store(true, Release);
+        match notice {
+            Notice::Changed { keys, .. } => {
+                if keys.iter().any(|key| key.kind() == Kind::Lock) {
+                    self.ring();
+                }
+                let session = |key: &Key| if let Key::Session(session) = key { Some(*session) } else { None };
+                let mut sessions = self.sessions.lock();
+                let new = keys.iter().filter_map(session).any(|session| !sessions.known.contains(&session));
+                sessions.new |= new;
+            }
+            Notice::Lost => {
+                self.ring();
+                self.sessions.lock().new = true;
+            }
         }
     }
 }
@@ -117,8 +135,20 @@ mod tests {
             sleeper.join().unwrap()
         });
         assert!(slept < Duration::from_secs(10));
-        assert!(!bell.take_sessions_changed());
+    }
+
+    #[test]
+    fn only_a_session_that_is_not_known_is_new() {
+        let bell = Bell::new();
+        let notice = |session| {
+            bell.notice(Notice::Changed { by: None, keys: vec![Key::Session(SessionId(session))] });
+            bell.take_new_session()
+        };
+        assert!(!bell.take_new_session());
+        assert!(notice(1) && notice(2));
+        bell.know([1, 2].map(SessionId).into_iter());
+        assert!(!notice(1) && !notice(2) && notice(3));
         bell.notice(Notice::Lost);
-        assert!(bell.take_sessions_changed() && !bell.take_sessions_changed());
+        assert!(bell.take_new_session() && !bell.take_new_session());
     }
 }

@@ -1,9 +1,9 @@
-//! Cells over a store that changes several documents at once: for lock documents and sessions, which need no more than one
-//! at a time. A cell is then the document itself, and never marked.
+//! Cells over a store that changes several documents at once: for lock documents and sessions. A cell is then the document
+//! itself, and never marked.
 
 use std::sync::Arc;
 
-use super::{CasError, Cell, CellKey, Cells, Listed, MarkedDocument, StoredCell};
+use super::{CasError, Cell, CellKey, Cells, Change, Listed, MarkedDocument, StoredCell};
 use crate::document::{Document, Key, Kind, Stored, Version};
 use crate::store::{Commit, CommitError, Range, Scan, Store, StoreError, for_each};
 
@@ -76,15 +76,26 @@ impl Cells for DocumentCells {
     }
 
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
-        let key = document_key(key)?;
-        let commit = match expected {
-            Some(version) => Commit::new().at(key.clone(), version),
-            None => Commit::new().absent(key.clone()),
-        };
-        let commit = match cell.and_then(document) {
-            Some(document) => commit.put(key, document),
-            None => commit.delete(key),
-        };
+        self.cas_all(&[Change { key: key.clone(), expected, cell }])
+    }
+
+    fn changes_several(&self) -> bool {
+        self.store.capabilities().one_version
+    }
+
+    fn cas_all(&self, changes: &[Change]) -> Result<Version, CasError> {
+        let mut commit = Commit::new();
+        for Change { key, expected, cell } in changes {
+            let key = document_key(key)?;
+            commit = match expected {
+                Some(version) => commit.at(key.clone(), *version),
+                None => commit.absent(key.clone()),
+            };
+            commit = match cell.clone().and_then(document) {
+                Some(document) => commit.put(key, document),
+                None => commit.delete(key),
+            };
+        }
         self.store.commit(&commit).map_err(|error| match error {
             CommitError::Conflict(_) => CasError::Conflict,
             CommitError::Store(StoreError::Unknown(cause)) => CasError::Unknown(cause),

@@ -108,6 +108,32 @@ pub trait Cells: Send + Sync {
     /// # Errors
     /// [`CasError`].
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError>;
+
+    /// Whether [`cas_all`](Self::cas_all) changes several cells at one instant. Nothing may rest on it but speed.
+    fn changes_several(&self) -> bool {
+        false
+    }
+
+    /// Makes several such changes at one instant, or none of them. Returns the version that all have now.
+    ///
+    /// # Errors
+    /// [`CasError`]; `Store` where the engine cannot.
+    fn cas_all(&self, changes: &[Change]) -> Result<Version, CasError> {
+        let _ = changes;
+        let source = "this store changes one cell at a time".into();
+        Err(StoreError::Engine { what: "several cells".to_owned(), source }.into())
+    }
+}
+
+/// A change of one cell, as [`Cells::cas`] takes it.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// Which cell.
+    pub key: CellKey,
+    /// The version that it must have; none if it must not be there.
+    pub expected: Option<Version>,
+    /// What becomes of it; none to delete it.
+    pub cell: Option<Cell>,
 }
 
 /// What [`Cells::list`] lists.

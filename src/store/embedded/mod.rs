@@ -17,8 +17,7 @@ pub mod owner;
 pub mod space;
 
 use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
@@ -32,6 +31,8 @@ use super::{Capabilities, Reader, Scan, ScanItem, Store, StoreCounters, StoreErr
 use crate::ambient;
 use crate::document::codec;
 use crate::document::{Key, Kind, Stored, Version};
+use crate::store::counts::Counts;
+use crate::store::stopped::Stopped;
 
 /// How much memory and journal the engine may use.
 #[derive(Clone, Copy, Debug)]
@@ -63,19 +64,8 @@ pub struct EmbeddedStore {
     changes: AtomicU64,
     commits: Mutex<Versions>,
     space: SpaceGuard,
-    stopped: OnceLock<String>,
-    counters: Counters,
-}
-
-#[derive(Default)]
-struct Counters {
-    gets: AtomicU64,
-    fetches: AtomicU64,
-    scans: AtomicU64,
-    commits: AtomicU64,
-    conflicts: AtomicU64,
-    documents_written: AtomicU64,
-    syncs: AtomicU64,
+    stopped: Stopped,
+    counts: Counts,
 }
 
 /// Hands out versions: the upper bits count the openings of the store, the lower ones the commits of this opening.
@@ -143,8 +133,8 @@ impl EmbeddedStore {
             changes: AtomicU64::new(0),
             commits: Mutex::new(versions),
             space: SpaceGuard::new(dir)?,
-            stopped: OnceLock::new(),
-            counters: Counters::default(),
+            stopped: Stopped::default(),
+            counts: Counts::default(),
         })
     }
 
@@ -185,13 +175,6 @@ impl EmbeddedStore {
         &self.spaces[kind as usize]
     }
 
-    fn refuse_when_stopped(&self) -> Result<(), StoreError> {
-        match self.stopped.get() {
-            Some(cause) => Err(StoreError::Stopped(cause.clone())),
-            None => Ok(()),
-        }
-    }
-
     /// After a failed write or sync nobody knows what is on disk: no further change is taken.
     fn failed(&self, error: StoreError) -> StoreError {
         self.stop(&error.to_string());
@@ -201,7 +184,7 @@ impl EmbeddedStore {
     /// What the database has under `key`. While a commit is under way that is what was there before it, or what is there
     /// after it is whole; the database alone would show one document after the other.
     fn fetch(&self, key: &Key) -> Result<Fetched, StoreError> {
-        self.counters.fetches.fetch_add(1, Relaxed);
+        self.counts.fetched(1);
         let (space, encoded) = (self.keyspace(key.kind()), key.encode());
         let before = self.changes.load(SeqCst);
         if before.is_multiple_of(2) {
@@ -306,12 +289,12 @@ fn read_page(
 
 impl Reader for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
-        self.counters.gets.fetch_add(1, Relaxed);
+        self.counts.got(1);
         self.cache.get_or_fetch(key, || self.fetch(key))
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
-        self.counters.scans.fetch_add(1, Relaxed);
+        self.counts.scanned();
         let (kind, from, prefix) = bounds(scan);
         // A page is of one instant.
         let range = (from, std::ops::Bound::Unbounded);
@@ -323,29 +306,20 @@ impl Reader for EmbeddedStore {
 impl Store for EmbeddedStore {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
         let mut versions = self.turn();
-        self.refuse_when_stopped()?;
+        self.stopped.refuse()?;
         self.space.admit(commit)?;
         let version = Version(versions.last + 1);
         let outcome = self.check(commit).and_then(|()| self.write(commit, version));
-        match outcome {
-            Ok(()) => {
-                versions.last = version.0;
-                self.counters.commits.fetch_add(1, Relaxed);
-                self.counters.documents_written.fetch_add(commit.writes.len() as u64, Relaxed);
-                Ok(version)
-            }
-            Err(error) => {
-                if matches!(error, CommitError::Conflict(_)) {
-                    self.counters.conflicts.fetch_add(1, Relaxed);
-                }
-                Err(error)
-            }
+        if outcome.is_ok() {
+            versions.last = version.0;
         }
+        self.counts.committed(commit, &outcome);
+        outcome.map(|()| version)
     }
 
     fn sync(&self) -> Result<(), StoreError> {
-        self.refuse_when_stopped()?;
-        self.counters.syncs.fetch_add(1, Relaxed);
+        self.stopped.refuse()?;
+        self.counts.synced();
         self.db
             .persist(PersistMode::SyncData)
             .map_err(|e| self.failed(engine_error("the journal could not be synced", e)))
@@ -360,7 +334,7 @@ impl Store for EmbeddedStore {
     }
 
     fn stop(&self, cause: &str) {
-        if self.stopped.set(cause.to_owned()).is_ok() {
+        if self.stopped.stop(cause) {
             log::error!(
                 "the store stops: {cause}; unmount, see that the disk has room and is sound, and mount again"
             );
@@ -376,16 +350,7 @@ impl Store for EmbeddedStore {
     }
 
     fn counters(&self) -> StoreCounters {
-        let c = &self.counters;
-        StoreCounters {
-            gets: c.gets.load(Relaxed),
-            fetches: c.fetches.load(Relaxed),
-            scans: c.scans.load(Relaxed),
-            commits: c.commits.load(Relaxed),
-            conflicts: c.conflicts.load(Relaxed),
-            documents_written: c.documents_written.load(Relaxed),
-            syncs: c.syncs.load(Relaxed),
-        }
+        self.counts.now()
     }
 }
 

@@ -20,10 +20,8 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-
-use parking_lot::Mutex;
 
 use self::attempt::Attempt;
 use self::requests::Requests;
@@ -32,6 +30,8 @@ use super::cells::Cells;
 use super::{Capabilities, Commit, CommitError, Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
 use crate::ambient::Clock;
 use crate::document::{Key, SessionId, Stored, Version};
+use crate::store::counts::Counts;
+use crate::store::stopped::Stopped;
 
 pub use settle::{create_slots, settle};
 pub use slots::OwnSlot;
@@ -46,8 +46,8 @@ pub struct IntentStore<C: Cells + ?Sized> {
     session: SessionId,
     pool: Pool,
     fenced: AtomicBool,
-    stopped: OnceLock<String>,
-    counters: Mutex<StoreCounters>,
+    stopped: Stopped,
+    counts: Counts,
 }
 
 impl<C: Cells + ?Sized> IntentStore<C> {
@@ -58,8 +58,8 @@ impl<C: Cells + ?Sized> IntentStore<C> {
             session,
             pool: Pool::new(slots),
             fenced: AtomicBool::new(false),
-            stopped: OnceLock::new(),
-            counters: Mutex::default(),
+            stopped: Stopped::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -70,14 +70,8 @@ impl<C: Cells + ?Sized> IntentStore<C> {
     }
 
     fn refuse(&self) -> Result<(), StoreError> {
-        if let Some(cause) = self.stopped.get() {
-            return Err(StoreError::Stopped(cause.clone()));
-        }
+        self.stopped.refuse()?;
         if self.fenced.load(Ordering::Relaxed) { Err(StoreError::Fenced) } else { Ok(()) }
-    }
-
-    fn count(&self, change: impl FnOnce(&mut StoreCounters)) {
-        change(&mut self.counters.lock());
     }
 
     fn try_commit(&self, commit: &Commit) -> Result<Version, CommitError> {
@@ -97,12 +91,12 @@ impl<C: Cells + ?Sized> IntentStore<C> {
 
 impl<C: Cells + ?Sized> Reader for IntentStore<C> {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
-        self.count(|counters| counters.gets += 1);
+        self.counts.got(1);
         self.see_one(key)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
-        self.count(|counters| counters.scans += 1);
+        self.counts.scanned();
         self.see_page(scan)
     }
 }
@@ -124,14 +118,9 @@ impl<C: Cells + ?Sized> Store for IntentStore<C> {
     /// The version returned is the greatest that a written document got: each has its own.
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
         let outcome = self.try_commit(commit);
-        match &outcome {
-            Ok(_) => self.count(|counters| {
-                counters.commits += 1;
-                counters.documents_written += commit.writes.len() as u64;
-            }),
-            Err(CommitError::Conflict(_)) => self.count(|counters| counters.conflicts += 1),
-            Err(CommitError::Store(StoreError::Fenced)) => self.fence(),
-            Err(CommitError::Store(_)) => {}
+        self.counts.committed(commit, &outcome);
+        if matches!(outcome, Err(CommitError::Store(StoreError::Fenced))) {
+            self.fence();
         }
         outcome
     }
@@ -139,21 +128,12 @@ impl<C: Cells + ?Sized> Store for IntentStore<C> {
     /// A change has been made when the engine has answered; that it survives a power cut then is the engine's part.
     fn sync(&self) -> Result<(), StoreError> {
         self.refuse()?;
-        self.count(|counters| counters.syncs += 1);
+        self.counts.synced();
         Ok(())
-    }
-
-    /// The engine says when it is full.
-    fn admit_content(&self, _bytes: u64) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn reserve_bytes(&self) -> u64 {
-        0
     }
 
     fn stop(&self, cause: &str) {
-        let _ = self.stopped.set(cause.to_owned()); // The first cause is the one to tell.
+        self.stopped.stop(cause);
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -166,6 +146,6 @@ impl<C: Cells + ?Sized> Store for IntentStore<C> {
     }
 
     fn counters(&self) -> StoreCounters {
-        *self.counters.lock()
+        self.counts.now()
     }
 }

@@ -65,7 +65,7 @@ impl<C: Cells + ?Sized> IntentStore<C> {
         for _ in 0..LOOKS_MAX {
             let cell_keys: Vec<_> = left.iter().map(|at| CellKey::Document(keys[*at].clone())).collect();
             let cells = self.requests.read_many(&cell_keys)?;
-            self.count(|counters| counters.fetches += cell_keys.len() as u64);
+            self.counts.fetched(cell_keys.len());
             let marks = left.iter().zip(&cells).filter_map(|(at, cell)| Some((&keys[*at], cell.as_ref()?)));
             let slots = self.read_slots(marks)?;
             let mut again = Vec::new();
@@ -130,7 +130,7 @@ impl<C: Cells + ?Sized> IntentStore<C> {
         }
         let wanted: Vec<_> = wanted.into_iter().collect();
         let found = self.requests.read_many(&wanted)?;
-        self.count(|counters| counters.fetches += wanted.len() as u64);
+        self.counts.fetched(wanted.len());
         let mut slots = Slots::new();
         for (key, stored) in wanted.into_iter().zip(found) {
             let slot = stored.map(|stored| slot_of(&key, &stored)).transpose()?;

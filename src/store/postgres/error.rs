@@ -10,7 +10,7 @@ use crate::store::StoreError;
 fn hint(error: &Error) -> Option<&'static str> {
     Some(match error.code()?.code() {
         "28P01" | "28000" => {
-            "check user and password: they come from the URL, from PGPASSWORD, or from the password file (passfile=FILE)"
+            "check user and password: they come from the URL, from LOCKWOOD_PASSWORD or PGPASSWORD, or from the password file (passfile=FILE)"
         }
         "3D000" => "make the database: createdb NAME",
         "3F000" | "42P01" => "there is no volume in this schema; make one with: lockwood format URL",
@@ -47,8 +47,9 @@ pub(super) fn connecting(target: &Target, error: &ConnectError) -> (StoreError, 
     match error {
         ConnectError::Server(error) => {
             let text = chain(error);
-            let hint = hint(error)
-                .or_else(|| text.contains("password").then_some("give it in PGPASSWORD or in passfile=FILE"));
+            let hint = hint(error).or_else(|| {
+                text.contains("password").then_some("give it in LOCKWOOD_PASSWORD or in passfile=FILE")
+            });
             let hint = hint
                 .or_else(|| error.code().is_none().then_some("does it run, and may this machine reach it?"));
             (failed(target, what, text.clone(), hint), passes(error))

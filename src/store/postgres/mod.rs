@@ -44,14 +44,15 @@ mod tls;
 mod url;
 mod value;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::{
     Capabilities, Commit, CommitError, Listener, Notice, Reader, Scan, ScanItem, Store, StoreCounters,
     StoreError,
 };
 use crate::document::{Key, Stored, Version};
+use crate::store::counts::Counts;
+use crate::store::stopped::Stopped;
 
 use notices::Notices;
 use pool::Pool;
@@ -64,31 +65,13 @@ pub struct PostgresStore {
     pool: Arc<Pool>,
     notices: Notices,
     counts: Counts,
-    stopped: OnceLock<String>,
-}
-
-#[derive(Default)]
-struct Counts {
-    gets: AtomicU64,
-    scans: AtomicU64,
-    commits: AtomicU64,
-    conflicts: AtomicU64,
-    documents_written: AtomicU64,
-    syncs: AtomicU64,
-}
-
-fn add(counter: &AtomicU64, number: usize) {
-    counter.fetch_add(number as u64, Ordering::Relaxed);
+    stopped: Stopped,
 }
 
 impl PostgresStore {
     /// How often something was sent to the server and its answer waited for.
     pub fn round_trips(&self) -> u64 {
         self.pool.trips.count()
-    }
-
-    fn refuse_when_stopped(&self) -> Result<(), StoreError> {
-        self.stopped.get().map_or(Ok(()), |cause| Err(StoreError::Stopped(cause.clone())))
     }
 }
 
@@ -101,56 +84,47 @@ impl Drop for PostgresStore {
 
 impl Reader for PostgresStore {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
-        add(&self.counts.gets, 1);
+        self.counts.got(1);
         self.pool.get(key)
     }
 
     fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
-        add(&self.counts.gets, keys.len());
+        self.counts.got(keys.len());
         self.pool.get_many(keys)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
-        add(&self.counts.scans, 1);
+        self.counts.scanned();
         self.pool.page(scan)
+    }
+
+    fn scan_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        self.counts.scanned();
+        self.pool.keys(scan)
     }
 }
 
 impl Store for PostgresStore {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
-        self.refuse_when_stopped()?;
+        self.stopped.refuse()?;
         let done = commit::commit(&self.pool, commit);
-        match &done {
-            Ok(_) => {
-                add(&self.counts.commits, 1);
-                add(&self.counts.documents_written, commit.writes.len());
-                self.notices.tell(commit);
-            }
-            Err(CommitError::Conflict(_)) => add(&self.counts.conflicts, 1),
-            // It may have been made, and then others must look.
-            Err(CommitError::Store(StoreError::Unknown(_))) => self.notices.tell(commit),
-            Err(CommitError::Store(_)) => {}
+        self.counts.committed(commit, &done);
+        // If nobody knows, it may have been made, and then others must look.
+        if matches!(done, Ok(_) | Err(CommitError::Store(StoreError::Unknown(_)))) {
+            self.notices.tell(commit);
         }
         done
     }
 
     /// Nothing to do: no commit returns before the server has made it durable (`synchronous_commit` is never off here).
     fn sync(&self) -> Result<(), StoreError> {
-        self.refuse_when_stopped()?;
-        add(&self.counts.syncs, 1);
+        self.stopped.refuse()?;
+        self.counts.synced();
         Ok(())
-    }
-
-    fn admit_content(&self, _bytes: u64) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn reserve_bytes(&self) -> u64 {
-        0
     }
 
     fn stop(&self, cause: &str) {
-        let _ = self.stopped.set(cause.to_owned()); // The first cause is the one to tell.
+        self.stopped.stop(cause);
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
@@ -166,16 +140,6 @@ impl Store for PostgresStore {
     }
 
     fn counters(&self) -> StoreCounters {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counts = &self.counts;
-        StoreCounters {
-            gets: get(&counts.gets),
-            fetches: get(&counts.gets),
-            scans: get(&counts.scans),
-            commits: get(&counts.commits),
-            conflicts: get(&counts.conflicts),
-            documents_written: get(&counts.documents_written),
-            syncs: get(&counts.syncs),
-        }
+        self.counts.remote()
     }
 }

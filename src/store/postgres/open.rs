@@ -1,6 +1,6 @@
 //! A volume from its beginning: the schema is made or brought up to date, and the server is looked at.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tokio_postgres::Row;
 
@@ -9,8 +9,10 @@ use super::notices::Notices;
 use super::pool::Pool;
 use super::url::Target;
 use super::value::Value;
-use super::{Counts, PostgresStore, error};
+use super::{PostgresStore, error};
 use crate::document::{Document, FORMAT_VERSION, Key};
+use crate::store::counts::Counts;
+use crate::store::stopped::Stopped;
 use crate::store::{Commit, CommitError, Reader as _, Store as _, StoreError};
 
 /// What makes each version of the schema out of the one before. None is ever altered: only appended to.
@@ -79,7 +81,7 @@ impl PostgresStore {
 
     fn over(pool: Arc<Pool>) -> Result<Self, StoreError> {
         let notices = Notices::new(&pool)?;
-        Ok(Self { pool, notices, counts: Counts::default(), stopped: OnceLock::new() })
+        Ok(Self { pool, notices, counts: Counts::default(), stopped: Stopped::default() })
     }
 }
 

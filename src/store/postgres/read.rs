@@ -9,7 +9,7 @@ use super::connection::{Call, Connection, Sql};
 use super::error;
 use super::pool::Pool;
 use super::rows::{key_of, key_values, stored};
-use super::tables::{Action, table};
+use super::tables::{Action, What, table};
 use super::value::Value;
 use crate::document::{Ino, Key, Kind, Stored};
 use crate::store::scan::Pager;
@@ -40,7 +40,24 @@ pub(super) trait Source {
     }
 
     fn page(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
-        let (kind, action, mut params) = from(scan);
+        self.page_of(scan, What::Documents, |key, row, columns| {
+            let stored = stored(&key, row, columns);
+            (key, stored)
+        })
+    }
+
+    fn keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        self.page_of(scan, What::Keys, |key, _, _| key)
+    }
+
+    /// A page, of whose rows `item` makes what is wanted: it gets the key, the row, and how many columns the key has.
+    fn page_of<T>(
+        &self,
+        scan: &Scan,
+        what: What,
+        item: impl Fn(Key, &Row, usize) -> T,
+    ) -> Result<Vec<T>, StoreError> {
+        let (kind, action, mut params) = from(scan, what);
         // Names that share a position are as good as never more than a few; if they are, once more with a longer page.
         let mut asked = scan.limit.max(1).saturating_add(4);
         params.push(Value::Null);
@@ -57,8 +74,7 @@ pub(super) trait Source {
                 if !pager.admits(page.len(), &key) {
                     return Ok(page);
                 }
-                let stored = stored(&key, row, columns);
-                page.push((key, stored));
+                page.push(item(key, row, columns));
             }
             if rows.len() < asked {
                 return Ok(page);
@@ -69,7 +85,7 @@ pub(super) trait Source {
 }
 
 /// The page's statement and its parameters but the limit: the key behind which it begins.
-fn from(scan: &Scan) -> (Kind, Action, Vec<Value>) {
+fn from(scan: &Scan, what: What) -> (Kind, Action, Vec<Value>) {
     let below = |ino: Ino, kind: Kind, lowest: Vec<Value>| {
         let rest = match &scan.start {
             Start::After(key) if key.kind() == kind => key_values(key).split_off(1),
@@ -80,7 +96,7 @@ fn from(scan: &Scan) -> (Kind, Action, Vec<Value>) {
         };
         let mut params = vec![ino.0.into()];
         params.extend(rest);
-        (kind, Action::PageBelow, params)
+        (kind, Action::PageBelow(what), params)
     };
     match scan.range {
         Range::Entries(parent) => {
@@ -98,7 +114,7 @@ fn from(scan: &Scan) -> (Kind, Action, Vec<Value>) {
                 Start::After(key) if key.kind() == kind => key_values(key),
                 _ => table(kind).key.iter().map(lowest).collect(),
             };
-            (kind, Action::Page, params)
+            (kind, Action::Page(what), params)
         }
     }
 }
@@ -169,5 +185,9 @@ impl Reader for Snapshot<'_> {
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         self.page(scan)
+    }
+
+    fn scan_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        self.keys(scan)
     }
 }

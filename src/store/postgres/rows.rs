@@ -99,7 +99,7 @@ fn node_values(node: &Node) -> Vec<Value> {
         _ => (Value::Null, Value::Null),
     };
     let time = |time: Timestamp| [time.sec.into(), time.nsec.into()];
-    let mut values = vec![kind_word(node.kind()), node.mode.into(), node.uid.into(), node.gid.into()];
+    let mut values = vec![word(node.kind()), node.mode.into(), node.uid.into(), node.gid.into()];
     values.push(node.nlink.into());
     values.extend([node.atime, node.mtime, node.ctime, node.btime].into_iter().flat_map(time));
     values.extend([
@@ -114,10 +114,6 @@ fn node_values(node: &Node) -> Vec<Value> {
         rdev,
     ]);
     values
-}
-
-fn kind_word(kind: FileKind) -> Value {
-    word(kind)
 }
 
 /// The columns of a merge, in the order of its statement.

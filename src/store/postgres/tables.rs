@@ -54,6 +54,14 @@ pub(super) fn table(kind: Kind) -> Table {
     Table { name: kind.name(), key, columns }
 }
 
+/// What is wanted of the documents of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum What {
+    Documents,
+    /// Their keys alone.
+    Keys,
+}
+
 /// What a statement does with a document. Its parameters are the key, then the columns of the document or of the merge, then
 /// the version, as far as it has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,9 +69,9 @@ pub(super) enum Action {
     /// Reads it.
     Get,
     /// Reads a page behind a key.
-    Page,
+    Page(What),
     /// Reads a page below the first column of the key, behind the others.
-    PageBelow,
+    PageBelow(What),
     /// Keeps whoever would change it out; it must have the version.
     HoldVersion,
     /// Keeps whoever would remove it out; it must be there.
@@ -121,18 +129,17 @@ pub(super) fn sql(kind: Kind, action: Action) -> String {
     };
     match action {
         Action::Get => format!("SELECT {}, version FROM {name} WHERE {is_key}", selected(columns)),
-        Action::Page => format!(
-            "SELECT {key_list}, {}, version FROM {name} WHERE ({key_list}) > ({}) ORDER BY {key_list} LIMIT ${}",
-            selected(columns),
+        Action::Page(what) => format!(
+            "SELECT {key_list}{} FROM {name} WHERE ({key_list}) > ({}) ORDER BY {key_list} LIMIT ${}",
+            behind_key(what, columns),
             all(1, keys),
             keys + 1
         ),
-        Action::PageBelow => {
+        Action::PageBelow(what) => {
             let rest = key[1..].join(", ");
             format!(
-                "SELECT {key_list}, {}, version FROM {name} WHERE {} = $1 AND ({rest}) > ({}) ORDER BY {rest} \
-                 LIMIT ${}",
-                selected(columns),
+                "SELECT {key_list}{} FROM {name} WHERE {} = $1 AND ({rest}) > ({}) ORDER BY {rest} LIMIT ${}",
+                behind_key(what, columns),
                 key[0],
                 all(2, keys - 1),
                 keys + 1
@@ -159,6 +166,14 @@ pub(super) fn sql(kind: Kind, action: Action) -> String {
         ),
         Action::Merge => demand(&format!("{MERGE} RETURNING 1"), CHANGED),
         Action::MergeVersion => demand(&format!("{MERGE} AND version = $18 RETURNING 1"), CHANGED),
+    }
+}
+
+/// What a page reads behind the columns of the key.
+fn behind_key(what: What, columns: &[&str]) -> String {
+    match what {
+        What::Documents => format!(", {}, version", selected(columns)),
+        What::Keys => String::new(),
     }
 }
 

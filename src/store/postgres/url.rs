@@ -14,8 +14,10 @@ use tokio_postgres::config::{Host, SslMode};
 
 use crate::document::text;
 
+/// For how long a request is tried again unless [`Target::with`] says otherwise.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Options that the driver does not know, or not in the way that we do.
-const OWN: [&str; 6] = ["schema", "sslmode", "sslrootcert", "passfile", "pool_size", "commit_timeout"];
+const OWN: [&str; 5] = ["schema", "sslmode", "sslrootcert", "passfile", "pool_size"];
 const SCHEMA_MAX: usize = 48;
 
 /// Where a volume is, and how to get there.
@@ -60,10 +62,10 @@ impl fmt::Debug for Target {
 pub struct UrlError(String);
 
 impl Target {
-    /// The same, with a password if the URL has none, and asked for as long while the server is away.
+    /// The same, with this password if there is one, and asked for as long while the server is away.
     #[must_use]
     pub fn with(mut self, password: Option<String>, patience: Duration) -> Self {
-        if let Some(password) = password.filter(|_| self.config.get_password().is_none()) {
+        if let Some(password) = password {
             self.config.password(password);
         }
         self.commit_timeout = patience;
@@ -102,7 +104,6 @@ impl Target {
             },
         };
         let pool_size = usize::try_from(number("pool_size", 16)?).unwrap_or(usize::MAX);
-        let commit_timeout = Duration::from_secs(number("commit_timeout", 30)?);
         let (Some(user), Some(database)) = (config.get_user(), config.get_dbname()) else {
             return Err(wrong("it names no user or no database"));
         };
@@ -129,7 +130,7 @@ impl Target {
         }
         let hosts: Vec<String> = places.iter().map(|(host, port)| format!("{host}:{port}")).collect();
         let server = format!("{}/{database} as {user}", hosts.join(","));
-        Ok(Self { config, schema, tls, pool_size, commit_timeout, server })
+        Ok(Self { config, schema, tls, pool_size, commit_timeout: COMMIT_TIMEOUT, server })
     }
 
     /// The channel of the volume's notices.

@@ -67,8 +67,8 @@ pub(super) fn is_tls(error: &RedisError) -> bool {
 pub(super) fn explain(error: &RedisError, address: &Address) -> String {
     let step = match (error.code().unwrap_or_default(), error.kind()) {
         ("NOAUTH" | "WRONGPASS", _) | (_, ErrorKind::AuthenticationFailed) => {
-            "the server does not take this user and password: give them in the URL, the password also in \
-             LOCKWOOD_REDIS_PASSWORD or a file (?password-file=)"
+            "the server does not take this user and password: give the user in the URL, the password there, in \
+             LOCKWOOD_PASSWORD or in a file (?password-file=)"
         }
         // Within a script it has no code of its own.
         (code, _) if code == "NOPERM" || error.to_string().contains("user executing the script can't") => {

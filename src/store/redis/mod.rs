@@ -23,8 +23,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Value, cmd, pipe};
@@ -38,6 +37,8 @@ use super::{
     Capabilities, Commit, CommitError, Listener, Reader, Scan, ScanItem, Store, StoreCounters, StoreError,
 };
 use crate::document::{Key, Stored, Version};
+use crate::store::counts::Counts;
+use crate::store::stopped::Stopped;
 
 pub use address::AddressError;
 pub use open::{OpenError, format, open};
@@ -60,7 +61,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            password: std::env::var("LOCKWOOD_REDIS_PASSWORD").ok(),
+            password: None,
             allow_volatile: false,
             patience: Duration::from_secs(10),
             answer_within: Duration::from_secs(5),
@@ -80,16 +81,6 @@ impl std::fmt::Debug for Options {
     }
 }
 
-#[derive(Default)]
-struct Counters {
-    gets: AtomicU64,
-    scans: AtomicU64,
-    commits: AtomicU64,
-    conflicts: AtomicU64,
-    documents_written: AtomicU64,
-    syncs: AtomicU64,
-}
-
 /// A volume on a Redis server.
 pub struct RedisStore {
     // First, so that it is dropped first: its thread uses the pool.
@@ -99,8 +90,8 @@ pub struct RedisStore {
     committer: Committer,
     scan_script: Script,
     durability: Durability,
-    stopped: OnceLock<String>,
-    counters: Counters,
+    stopped: Stopped,
+    counts: Counts,
 }
 
 impl RedisStore {
@@ -114,8 +105,8 @@ impl RedisStore {
             pool,
             names,
             durability,
-            stopped: OnceLock::new(),
-            counters: Counters::default(),
+            stopped: Stopped::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -123,14 +114,6 @@ impl RedisStore {
     pub fn durability(&self) -> Durability {
         self.durability
     }
-
-    fn refuse_when_stopped(&self) -> Result<(), StoreError> {
-        self.stopped.get().map_or(Ok(()), |cause| Err(StoreError::Stopped(cause.clone())))
-    }
-}
-
-fn count(counter: &AtomicU64, by: usize) {
-    counter.fetch_add(by as u64, Ordering::Relaxed);
 }
 
 /// Adds the request for a document.
@@ -165,7 +148,7 @@ impl Reader for RedisStore {
     }
 
     fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
-        count(&self.counters.gets, keys.len());
+        self.counts.got(keys.len());
         if keys.is_empty() {
             return Ok(Vec::new());
         }
@@ -176,31 +159,33 @@ impl Reader for RedisStore {
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
-        count(&self.counters.scans, 1);
-        let request = scan::request(&self.names, scan);
-        let page = self.pool.patiently("listing documents", |link| link.run(&self.scan_script, &request))?;
-        scan::page(scan.range, page)
+        scan::page(scan.range, self.listed(scan, false)?)
+    }
+
+    fn scan_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        scan::keys(scan.range, self.listed(scan, true)?)
+    }
+}
+
+impl RedisStore {
+    fn listed(&self, scan: &Scan, keys_only: bool) -> Result<Value, StoreError> {
+        self.counts.scanned();
+        let request = scan::request(&self.names, scan, keys_only);
+        self.pool.patiently("listing documents", |link| link.run(&self.scan_script, &request))
     }
 }
 
 impl Store for RedisStore {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
-        self.refuse_when_stopped()?;
+        self.stopped.refuse()?;
         let outcome = self.committer.commit(&self.pool, commit);
-        match &outcome {
-            Ok(_) => {
-                count(&self.counters.commits, 1);
-                count(&self.counters.documents_written, commit.writes.len());
-            }
-            Err(CommitError::Conflict(_)) => count(&self.counters.conflicts, 1),
-            Err(CommitError::Store(_)) => {}
-        }
+        self.counts.committed(commit, &outcome);
         outcome
     }
 
     /// Waits for the disk where the server can be asked to; [`Durability`] says what else is promised.
     fn sync(&self) -> Result<(), StoreError> {
-        self.refuse_when_stopped()?;
+        self.stopped.refuse()?;
         if self.durability == (Durability::EverySecond { waits: true }) {
             // WAITAOF waits for what its own connection has written, and for all that came before it. The write is a
             // script, so that a full server takes it too.
@@ -217,20 +202,12 @@ impl Store for RedisStore {
                 });
             }
         }
-        count(&self.counters.syncs, 1);
+        self.counts.synced();
         Ok(())
-    }
-
-    fn admit_content(&self, _bytes: u64) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn reserve_bytes(&self) -> u64 {
-        0
     }
 
     fn stop(&self, cause: &str) {
-        let _ = self.stopped.set(cause.to_owned()); // The first cause is the one to tell.
+        self.stopped.stop(cause);
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
@@ -246,17 +223,7 @@ impl Store for RedisStore {
     }
 
     fn counters(&self) -> StoreCounters {
-        let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Counters { gets, scans, commits, conflicts, documents_written, syncs } = &self.counters;
-        StoreCounters {
-            gets: now(gets),
-            fetches: now(gets),
-            scans: now(scans),
-            commits: now(commits),
-            conflicts: now(conflicts),
-            documents_written: now(documents_written),
-            syncs: now(syncs),
-        }
+        self.counts.remote()
     }
 }
 
@@ -274,6 +241,10 @@ impl Reader for Present<'_> {
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         self.0.scan(scan)
+    }
+
+    fn scan_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        self.0.scan_keys(scan)
     }
 }
 

@@ -3,12 +3,13 @@
 --
 -- KEYS: the index of the range: of a kind, of one group of it (a directory's entries, an inode's attributes or chunks), or of
 -- all groups of a kind. ARGV: the prefix of all keys, the kind, the range's form (`flat`, `group`, `groups`), the group to
--- begin in, from where (as ZRANGEBYLEX takes it), how many, and whether entries of one place stay together.
+-- begin in, from where (as ZRANGEBYLEX takes it), how many, whether entries of one place stay together, and whether the keys
+-- alone are wanted.
 --
--- The answer is flat: group, member and document of each. A document of the wrong type is false.
+-- The answer is flat: group, member and, unless it is not wanted, document of each. A document of the wrong type is false.
 
 local tag, kind, form, group, from = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local limit, whole = tonumber(ARGV[6]), ARGV[7] == '1'
+local limit, whole, keys_only = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8] == '1'
 local AT_ONCE = 1000
 
 local function plain(digits) return (string.gsub(digits, '^0+(%d)', '%1')) end
@@ -30,7 +31,7 @@ local function add(in_group, member, document)
   if type(document) == 'table' and document.err then document = false end
   page[#page + 1] = in_group
   page[#page + 1] = member
-  page[#page + 1] = document
+  if not keys_only then page[#page + 1] = document end
 end
 
 -- An entry's member is its place in sixteen digits, a colon, and its name.
@@ -45,6 +46,10 @@ local function add_entries(in_group, members)
 end
 
 local function add_all(in_group, members)
+  if keys_only then
+    for _, member in ipairs(members) do add(in_group, member) end
+    return
+  end
   if kind == 'entry' then return add_entries(in_group, members) end
   for _, member in ipairs(members) do add(in_group, member, redis.pcall('HGETALL', place(in_group, member))) end
 end

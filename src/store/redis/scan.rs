@@ -20,7 +20,7 @@ fn kind(range: Range) -> Kind {
     }
 }
 
-pub(super) fn request(names: &Names, scan: &Scan) -> Arguments {
+pub(super) fn request(names: &Names, scan: &Scan, keys_only: bool) -> Arguments {
     let kind = kind(scan.range);
     let group = match scan.range {
         Range::All(_) => None,
@@ -43,24 +43,48 @@ pub(super) fn request(names: &Names, scan: &Scan) -> Arguments {
     let mut arguments =
         Arguments::default().key(index).arg(names.tag()).arg(kind.name()).arg(form).arg(group);
     arguments.args.push(from);
-    arguments.arg(scan.limit.clamp(1, PAGE_MAX)).arg(u8::from(matches!(scan.range, Range::Entries(_))))
+    arguments
+        .arg(scan.limit.clamp(1, PAGE_MAX))
+        .arg(u8::from(matches!(scan.range, Range::Entries(_))))
+        .arg(u8::from(keys_only))
+}
+
+pub(super) fn keys(range: Range, answer: Value) -> Result<Vec<Key>, StoreError> {
+    let kind = kind(range);
+    let mut items = items(kind, answer)?.into_iter();
+    let mut keys = Vec::with_capacity(items.len() / 2);
+    while let (Some(group), Some(member)) = (items.next(), items.next()) {
+        keys.push(key(kind, group, member)?);
+    }
+    Ok(keys)
+}
+
+fn damaged(kind: Kind, cause: String) -> StoreError {
+    StoreError::Damaged { key: format!("the index of {}", kind.name()), cause }
+}
+
+fn items(kind: Kind, answer: Value) -> Result<Vec<Value>, StoreError> {
+    match answer {
+        Value::Array(items) => Ok(items),
+        other => Err(damaged(kind, format!("the server sent {other:?}"))),
+    }
+}
+
+fn key(kind: Kind, group: Value, member: Value) -> Result<Key, StoreError> {
+    let (Value::BulkString(group), Value::BulkString(member)) = (group, member) else {
+        return Err(damaged(kind, "the server sent a member that is no text".to_owned()));
+    };
+    let not_a_key =
+        || damaged(kind, format!("{} is no key", String::from_utf8_lossy(&member).escape_debug()));
+    names::key(kind, &group, &member).ok_or_else(not_a_key)
 }
 
 pub(super) fn page(range: Range, answer: Value) -> Result<Vec<ScanItem>, StoreError> {
     let kind = kind(range);
-    let damaged = |cause: String| StoreError::Damaged { key: format!("the index of {}", kind.name()), cause };
-    let Value::Array(items) = answer else {
-        return Err(damaged(format!("the server sent {answer:?}")));
-    };
+    let mut items = items(kind, answer)?.into_iter();
     let mut page = Vec::with_capacity(items.len() / 3);
-    let mut items = items.into_iter();
     while let (Some(group), Some(member), Some(document)) = (items.next(), items.next(), items.next()) {
-        let (Value::BulkString(group), Value::BulkString(member)) = (group, member) else {
-            return Err(damaged("the server sent a member that is no text".to_owned()));
-        };
-        let Some(key) = names::key(kind, &group, &member) else {
-            return Err(damaged(format!("{} is no key", String::from_utf8_lossy(&member).escape_debug())));
-        };
+        let key = key(kind, group, member)?;
         let missing = |key: &Key| StoreError::Damaged {
             key: key.to_string(),
             cause: "the index lists it, and it is not there or of another type".to_owned(),

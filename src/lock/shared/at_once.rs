@@ -1,0 +1,138 @@
+//! Taking and releasing a whole lock set in one request, where the store changes several documents at one instant.
+//!
+//! Imports the documents of the layer and `store::cells`. It is a short cut and no more: whenever a lock is not free, or
+//! others change one of the documents at the same time, the locks are taken and released one after the other.
+//!
+//! What is hard: to read the documents first would double the price. Lock documents are there only while somebody holds or
+//! waits, so what is asked for is probably absent. That is tried first, unless the last try has met others; the commit checks
+//! it. A set that is taken at once waits for nobody, so it needs no order, and cannot be part of a circle.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::claims::{in_cell, is_own, now_ns};
+use super::record::{Removed, ask, remove};
+use super::{Held, Refusal, SharedGuard, SharedLocks};
+use crate::lock::OpId;
+use crate::lock::set::LockEntry;
+use crate::store::StoreError;
+use crate::store::cells::{CasError, Cell, CellKey, Change, StoredCell};
+
+/// How often it is tried before the locks are taken or released one after the other. A try fails because another one has
+/// succeeded.
+const TRIES: u32 = 4;
+
+/// What came of trying.
+pub(super) enum AtOnce {
+    /// All locks are held.
+    Taken,
+    /// None is, for sure. What was there at last, if it was read.
+    No(Option<Vec<Option<StoredCell>>>),
+    /// No answer came: they may be held, or may come to be.
+    Unknown,
+}
+
+impl SharedLocks {
+    /// Takes all locks of the set for the operation whose guard this is, if they are free.
+    pub(super) fn take_at_once(
+        &self,
+        documents: &[(CellKey, LockEntry)],
+        purpose: &Arc<str>,
+        guard: &mut SharedGuard,
+    ) -> Result<AtOnce, Refusal> {
+        if !self.store.cells.changes_several() {
+            return Ok(AtOnce::No(None));
+        }
+        let keys: Vec<CellKey> = documents.iter().map(|(key, _)| key.clone()).collect();
+        let mut known = (!self.met_others.load(Relaxed)).then(|| vec![None; keys.len()]);
+        let mut found = None;
+        for _ in 0..TRIES {
+            let cells = match known.take() {
+                Some(guess) => guess,
+                None => {
+                    let read = self.store.insist(|| self.store.cells.read_many(&keys))?;
+                    self.met_others.store(read.iter().any(Option::is_some), Relaxed);
+                    found = Some(read.clone());
+                    read
+                }
+            };
+            let Some(changes) = self.wanted(documents, cells, purpose, guard.op())? else { break };
+            match self.store.cells.cas_all(&changes) {
+                Ok(version) => {
+                    guard.held.extend(changes.into_iter().map(|Change { key, cell, .. }| {
+                        let known = cell.map(|cell| StoredCell { version, cell: cell.into() });
+                        Held { key, known }
+                    }));
+                    return Ok(AtOnce::Taken);
+                }
+                Err(CasError::Conflict) => {
+                    self.met_others.store(true, Relaxed);
+                    found = None;
+                }
+                // Refused for good or for now: one lock after the other says the same, or waits.
+                Err(CasError::Store(_)) => break,
+                Err(CasError::Unknown(cause)) => {
+                    log::debug!("the locks of {} were asked for, and no answer came: {cause}", guard.op());
+                    return Ok(AtOnce::Unknown);
+                }
+            }
+        }
+        Ok(AtOnce::No(found))
+    }
+
+    /// What the documents become with all locks held; none if one is not free.
+    fn wanted(
+        &self,
+        documents: &[(CellKey, LockEntry)],
+        cells: Vec<Option<StoredCell>>,
+        purpose: &Arc<str>,
+        op: OpId,
+    ) -> Result<Option<Vec<Change>>, Refusal> {
+        let mut changes = Vec::with_capacity(documents.len());
+        for ((key, entry), found) in documents.iter().zip(cells) {
+            let record = in_cell(key, found.as_ref())?;
+            self.check_path(key, entry, record)?;
+            let asked = ask(record, &entry.id, &self.claim(op, entry.mode, purpose));
+            match asked.write.filter(|_| asked.holds) {
+                Some(next) => changes.push(Change {
+                    key: key.clone(),
+                    expected: found.map(|found| found.version),
+                    cell: Some(Cell::Lock(next)),
+                }),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(changes))
+    }
+
+    /// Releases all locks of an operation. False if nobody knows that it has.
+    pub(super) fn release_at_once(&self, held: &[Held], op: OpId) -> Result<bool, StoreError> {
+        if held.len() < 2 || !self.store.cells.changes_several() {
+            return Ok(false);
+        }
+        let keys: Vec<CellKey> = held.iter().map(|held| held.key.clone()).collect();
+        let mut known: Option<Vec<_>> = held.iter().map(|held| held.known.clone().map(Some)).collect();
+        for _ in 0..TRIES {
+            let cells = match known.take() {
+                Some(known) => known,
+                None => self.store.insist(|| self.store.cells.read_many(&keys))?,
+            };
+            let mut changes = Vec::with_capacity(keys.len());
+            for (key, found) in keys.iter().zip(cells) {
+                let (Some(record), Some(found)) = (in_cell(key, found.as_ref())?, &found) else { continue };
+                let cell = match remove(record, now_ns(&*self.store.clock), |claim| is_own(claim, op)) {
+                    Removed::Nothing => continue,
+                    Removed::All => None,
+                    Removed::Some(record) => Some(Cell::Lock(record)),
+                };
+                changes.push(Change { key: key.clone(), expected: Some(found.version), cell });
+            }
+            match self.store.cells.cas_all(&changes) {
+                Ok(_) => return Ok(true),
+                Err(CasError::Conflict) => {}
+                Err(CasError::Store(_) | CasError::Unknown(_)) => break,
+            }
+        }
+        Ok(false)
+    }
+}

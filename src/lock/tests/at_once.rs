@@ -1,0 +1,85 @@
+//! A whole lock set in one request, over a store that changes several documents at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::world::{hold, rename};
+use crate::ambient::SystemClock;
+use crate::document::{Session, SessionState};
+use crate::lock::session::Member;
+use crate::lock::session::state::tests::session;
+use crate::lock::shared::Settings;
+use crate::lock::{LockError, LockSet, Mode, SharedGuard, SharedLocks};
+use crate::store::cells::documents::DocumentCells;
+use crate::store::memory::MemoryStore;
+use crate::store::{Store as _, StoreCounters};
+
+fn host(store: &Arc<MemoryStore>, id: u64) -> SharedLocks {
+    let cells = Arc::new(DocumentCells::new(store.clone()));
+    let clock = Arc::new(SystemClock::new());
+    let document = Session { intents: 0, lease_ms: 60_000, ..session(id, SessionState::Joining) };
+    let (member, ()) = Member::join(cells.clone(), clock.clone(), document, |_| Ok(())).unwrap();
+    SharedLocks::new(cells, clock, Arc::clone(member.standing()), Settings::default())
+}
+
+fn take(locks: &SharedLocks, set: &LockSet) -> SharedGuard {
+    locks.acquire(set, "work".into(), Duration::from_secs(20)).unwrap()
+}
+
+/// Reads, commits that were made, and commits that met somebody else's, of what `work` does.
+fn cost(store: &MemoryStore, work: impl FnOnce()) -> (u64, u64, u64) {
+    let before = store.counters();
+    work();
+    let StoreCounters { gets, commits, conflicts, .. } = store.counters();
+    (gets - before.gets, commits - before.commits, conflicts - before.conflicts)
+}
+
+#[test]
+fn a_set_that_nobody_else_wants_costs_one_commit_and_its_release_another() {
+    let store = Arc::new(MemoryStore::new());
+    let locks = host(&store, 1);
+    let set = rename("/a/b/c/x", "/a/b/d/y");
+    for _ in 0..3 {
+        let mut guard = None;
+        assert_eq!(cost(&store, || guard = Some(take(&locks, &set))), (0, 1, 0));
+        assert_eq!(locks.documents().unwrap().len(), 6);
+        assert_eq!(cost(&store, || drop(guard)), (0, 1, 0));
+    }
+    assert!(locks.documents().unwrap().is_empty());
+}
+
+#[test]
+fn shares_of_others_are_met_and_left_alone() {
+    let store = Arc::new(MemoryStore::new());
+    let (one, other) = (host(&store, 1), host(&store, 2));
+    let held = take(&one, &rename("/a/x", "/a/y"));
+    let set = rename("/a/v", "/a/w");
+    let mut guard = None;
+    // The guess, a look at the three documents, and the locks.
+    assert_eq!(cost(&store, || guard = Some(take(&other, &set))), (3, 1, 1));
+    let shared = |locks: &SharedLocks| {
+        let documents = locks.documents().unwrap();
+        let mut documents = documents.into_iter().map(Result::unwrap);
+        documents.find(|document| document.lock_type == Mode::Shared).map(|document| document.holders.len())
+    };
+    assert_eq!(shared(&one), Some(2));
+    // What is held now is known to have been changed: the first release looks again.
+    assert_eq!(cost(&store, || drop(held)), (3, 1, 1));
+    assert_eq!(shared(&one), Some(1));
+    assert_eq!(cost(&store, || drop(guard)).1, 1);
+    assert!(one.documents().unwrap().is_empty());
+}
+
+#[test]
+fn a_set_with_a_lock_that_is_not_free_is_not_taken_in_part() {
+    let store = Arc::new(MemoryStore::new());
+    let (one, other) = (host(&store, 1), host(&store, 2));
+    let held = take(&one, &hold("/a/y"));
+    let before = one.documents().unwrap().len();
+    let refused = other.try_acquire(&rename("/a/x", "/a/y"), "a try".into());
+    assert!(matches!(refused, Err(LockError::WouldBlock(_))));
+    assert_eq!(one.documents().unwrap().len(), before);
+    drop(held);
+    drop(other.try_acquire(&rename("/a/x", "/a/y"), "a try".into()).unwrap());
+    assert!(one.documents().unwrap().is_empty());
+}
