@@ -12,7 +12,7 @@ use super::error::ContentError;
 use super::host::Space;
 use super::{BackingFiles, CHUNK_BYTES};
 use crate::document::{ContentPlace, SessionId, Version};
-use crate::store::Check;
+use crate::store::{Check, Commit};
 
 /// The bytes of all large files of a store.
 #[derive(Clone, Debug)]
@@ -183,6 +183,25 @@ impl ContentFile {
         }
     }
 
+    /// As [`write_at`](Self::write_at), but what can be is left to the commit that [`join`](Self::join) completes.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    pub fn stage_at(&self, data: &[u8], offset: u64, under: Version) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(file) => file.write_at(data, offset),
+            Self::Chunks(file) => file.stage_at(data, offset, under),
+        }
+    }
+
+    /// Adds what is still to be written to the commit of the node.
+    pub fn join(&self, commit: Commit) -> Commit {
+        match self {
+            Self::Backing(_) => commit,
+            Self::Chunks(file) => file.join(commit),
+        }
+    }
+
     /// A change begins, which ends with a commit of the node; the file has `size` bytes so far.
     pub fn begin(&self, size: u64) {
         match self {
@@ -247,11 +266,19 @@ impl ContentFile {
         }
     }
 
-    /// Notes that the node says now what [`allocated_blocks`](Self::allocated_blocks) has said.
-    pub fn blocks_are_named(&self) {
+    /// The change has ended with the commit that made this version of the node.
+    pub fn named(&self, version: Version) {
         match self {
             Self::Backing(_) => {}
-            Self::Chunks(file) => file.blocks_are_named(),
+            Self::Chunks(file) => file.named(version),
+        }
+    }
+
+    /// The change has ended without a commit of the node. Whether it may have left something.
+    pub fn failed(&self) -> bool {
+        match self {
+            Self::Backing(_) => true,
+            Self::Chunks(file) => file.failed(),
         }
     }
 

@@ -7,6 +7,11 @@
 //! What is hard: nothing may be remembered that was read before a change of which the notice came first. A read leaves a
 //! placeholder before it asks the engine; a notice takes away what is there, placeholders too, and then the answer is used
 //! once and not remembered. A commit of this process does the same with what it writes, from before it is sent.
+//!
+//! A merge says how a document changes and not what it becomes, so in general it is forgotten. If the commit checks the
+//! version that is remembered, it is known. And of a directory, which nearly every change merges into, it is remembered as
+//! it probably is, under a version that no document has ([`UNCERTAIN`]): good enough to be looked at, and a change that
+//! rests on it meets a conflict and reads.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,11 +22,14 @@ use quick_cache::sync::{Cache, GuardResult};
 
 use super::embedded::cache::{FIXED_BYTES, weight_bytes};
 use super::{
-    Capabilities, Commit, CommitError, Listener, Notice, Reader, Scan, ScanItem, Store, StoreCounters,
+    Capabilities, Check, Commit, CommitError, Listener, Notice, Reader, Scan, ScanItem, Store, StoreCounters,
     StoreError, Write,
 };
 use crate::ambient;
 use crate::document::{Document, Key, Kind, SessionId, Stored, Version};
+
+/// The version of a directory of which only a merge was seen.
+const UNCERTAIN: Version = Version(u64::MAX);
 
 /// What stood under a key, and when that was asked for.
 #[derive(Clone)]
@@ -83,7 +91,7 @@ impl CachedStore {
     }
 
     fn forget_all_of(&self, commit: &Commit) {
-        let checked = commit.checks.iter().map(super::Check::key);
+        let checked = commit.checks.iter().map(Check::key);
         for key in checked.chain(commit.writes.iter().map(Write::key)) {
             self.memory.documents.remove(key);
         }
@@ -94,6 +102,27 @@ impl CachedStore {
 /// under the version of their node: an old one from here would be taken for one that was read under a new version.
 fn is_remembered(key: &Key) -> bool {
     !matches!(key.kind(), Kind::Volume | Kind::Session | Kind::Lock | Kind::Orphan | Kind::Chunk)
+}
+
+/// What a merge probably makes of a document.
+struct Merged {
+    document: Document,
+    /// Whether it is sure once the commit is made.
+    is_certain: bool,
+    /// When what it rests on was asked for.
+    seen: Instant,
+}
+
+fn merged(commit: &Commit, write: &Write, seen: Seen) -> Option<Merged> {
+    let (Write::Merge(key, _), Some(before)) = (write, &seen.found) else { return None };
+    let checked = |check: &Check| matches!(check, Check::Version(of, version) if of == key && *version == before.version);
+    let is_certain = commit.checks.iter().any(checked);
+    let is_directory = matches!(&*before.document, Document::Node(node) if node.directory().is_some());
+    if !is_certain && !is_directory {
+        return None;
+    }
+    let document = write.apply(Some(before)).ok()??;
+    Some(Merged { document, is_certain: is_certain && before.version != UNCERTAIN, seen: seen.asked })
 }
 
 impl Reader for CachedStore {
@@ -166,10 +195,12 @@ impl Store for CachedStore {
         let written = commit.writes.iter().filter(|write| is_remembered(write.key()));
         let guards: Vec<_> = written
             .map(|write| {
-                self.memory.documents.remove(write.key());
+                let before = self.memory.documents.remove(write.key()).map(|(_, seen)| seen);
+                let merged =
+                    before.filter(|seen| self.is_fresh(seen)).and_then(|seen| merged(commit, write, seen));
                 match self.memory.documents.get_value_or_guard(write.key(), Some(Duration::ZERO)) {
-                    GuardResult::Guard(guard) => (write, Some(guard)),
-                    _ => (write, None),
+                    GuardResult::Guard(guard) => (write, merged, Some(guard)),
+                    _ => (write, merged, None),
                 }
             })
             .collect();
@@ -183,7 +214,8 @@ impl Store for CachedStore {
             }
         };
         let one_version = self.capabilities().one_version || commit.writes.len() == 1;
-        for (write, guard) in guards {
+        for (write, merged, guard) in guards {
+            let mut asked = asked;
             let found = match write {
                 // Without its version it is of no use.
                 Write::Put(key, _) if !one_version => {
@@ -195,12 +227,19 @@ impl Store for CachedStore {
                     Some(Stored { version, document: Document::clone(document).into() })
                 }
                 Write::Delete(_) => None,
-                // What it has become only the engine knows. Without a guard a reader may have seen what was before.
-                Write::Merge(key, _) => {
-                    drop(guard);
-                    self.memory.documents.remove(key);
-                    continue;
-                }
+                Write::Merge(key, _) => match merged.filter(|_| one_version) {
+                    Some(Merged { document, is_certain, seen }) => {
+                        asked = seen;
+                        let version = if is_certain { version } else { UNCERTAIN };
+                        Some(Stored { version, document: document.into() })
+                    }
+                    // What it has become only the engine knows. Without a guard a reader may have seen what was before.
+                    None => {
+                        drop(guard);
+                        self.memory.documents.remove(key);
+                        continue;
+                    }
+                },
             };
             match guard {
                 Some(guard) => drop(guard.insert(Seen { found, asked })),
@@ -273,7 +312,7 @@ impl Listener for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Ino, Session, SessionState, Timestamp};
+    use crate::document::{Ino, NodeDelta, Session, SessionState, Timestamp};
     use crate::store::conformance::{self, directory};
     use crate::store::memory::MemoryStore;
 
@@ -326,10 +365,8 @@ mod tests {
         assert_eq!(engine.counters().gets, before + 1);
     }
 
-    #[test]
-    fn own_changes_are_remembered_though_the_engine_tells_of_them() {
-        let engine = Arc::new(MemoryStore::new());
-        let store = cached(&engine, LONG);
+    /// A session that lives.
+    fn live(engine: &MemoryStore) -> SessionId {
         let id = SessionId(3);
         let session = Document::Session(Session {
             id,
@@ -346,6 +383,14 @@ mod tests {
             state: SessionState::Live,
         });
         engine.commit(&Commit::new().put(Key::Session(id), session)).unwrap();
+        id
+    }
+
+    #[test]
+    fn own_changes_are_remembered_though_the_engine_tells_of_them() {
+        let engine = Arc::new(MemoryStore::new());
+        let store = cached(&engine, LONG);
+        let id = live(&engine);
         store.commit(&Commit::new().put(key(), directory(4)).by(id)).unwrap();
         let before = engine.counters().gets;
         assert_eq!(children(&store), Some(4));
@@ -356,5 +401,25 @@ mod tests {
         let lost = store.commit(&Commit::new().at(key(), version).delete(key()).by(id));
         assert!(matches!(lost, Err(CommitError::Conflict(_))));
         assert_eq!(children(&store), Some(5));
+    }
+
+    #[test]
+    fn a_merge_is_remembered_as_far_as_it_is_known() {
+        let engine = Arc::new(MemoryStore::new());
+        let store = cached(&engine, LONG);
+        let more = |children| NodeDelta { children, ..NodeDelta::default() };
+        let id = live(&engine);
+        engine.commit(&Commit::new().put(key(), directory(1))).unwrap();
+        let (version, _) = store.node(Ino(7)).unwrap().unwrap();
+        let before = engine.counters().gets;
+        let version = store.commit(&Commit::new().at(key(), version).merge(key(), more(1)).by(id)).unwrap();
+        assert_eq!(store.node(Ino(7)).unwrap().map(|(version, _)| version), Some(version));
+        store.commit(&Commit::new().merge(key(), more(1)).by(id)).unwrap();
+        assert_eq!((children(&store), engine.counters().gets), (Some(3), before));
+        // Who changes it on that ground must look first.
+        let (uncertain, _) = store.node(Ino(7)).unwrap().unwrap();
+        let refused = store.commit(&Commit::new().at(key(), uncertain).put(key(), directory(9)).by(id));
+        assert!(matches!(refused, Err(CommitError::Conflict(_))));
+        assert_eq!((children(&store), engine.counters().gets), (Some(3), before + 1));
     }
 }

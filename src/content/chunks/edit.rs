@@ -9,7 +9,7 @@ use super::{ChunkFile, bytes_of, sectors};
 use crate::content::error::ContentError;
 use crate::content::names::{Piece, range_end};
 use crate::document::{Chunk, Document, Key, Stored, Version};
-use crate::store::{CommitError, StoreError};
+use crate::store::{Commit, CommitError, StoreError};
 
 /// As many chunks one commit writes.
 const CHUNKS_WRITTEN: usize = 16;
@@ -25,6 +25,17 @@ pub(super) enum Edit {
     Delete,
 }
 
+/// An edit of chunks that was planned on what stood there.
+#[derive(Debug)]
+pub(super) struct Planned {
+    /// What it checks and writes.
+    commit: Commit,
+    /// The chunks that it writes, or removes.
+    written: Vec<(u64, Option<Arc<[u8]>>)>,
+    /// By how many sectors they grow.
+    pub(super) change: i64,
+}
+
 impl ChunkFile {
     /// Writes all of `data` at `offset`: in one commit, unless it is many chunks long. With `under`, only while the node has
     /// that version: where the file ended then, another host may have written since.
@@ -32,6 +43,48 @@ impl ChunkFile {
     /// # Errors
     /// `TooLarge`; `Conflict` if the node has another version; the store's. Part of the data may then have been written.
     pub fn write_at(&self, data: &[u8], offset: u64, under: Option<Version>) -> Result<(), ContentError> {
+        self.write_batches(data, offset, |pieces, put| self.edit(pieces, true, under, put))
+    }
+
+    /// As [`write_at`](Self::write_at), but what fits is left to be written by the commit of the node: see
+    /// [`join`](Self::join).
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    pub fn stage_at(&self, data: &[u8], offset: u64, under: Version) -> Result<(), ContentError> {
+        let end = range_end(offset, data.len() as u64)?;
+        self.write_batches(data, offset, |pieces, put| {
+            let is_last =
+                pieces.last().is_none_or(|last| self.cut().offset(last.index, last.start) + last.len == end);
+            if !is_last {
+                return self.edit(pieces, true, Some(under), put);
+            }
+            let old = self.old(pieces, true)?;
+            self.require_as_written(pieces, &old)?;
+            let planned = self.plan(pieces, &old, put)?;
+            self.state.lock().staged = Some(planned);
+            Ok(())
+        })
+    }
+
+    /// Adds what is still to be written to the commit that names it.
+    pub fn join(&self, mut commit: Commit) -> Commit {
+        if let Some(staged) = &self.state.lock().staged {
+            let Commit { checks, writes, .. } = staged.commit.clone();
+            commit.checks.retain(|check| !checks.iter().any(|other| other.key() == check.key()));
+            commit.checks.extend(checks);
+            commit.writes.extend(writes);
+        }
+        commit
+    }
+
+    /// Hands the data to `write` a batch of pieces at a time, with what each of them becomes.
+    fn write_batches(
+        &self,
+        data: &[u8],
+        offset: u64,
+        mut write: impl FnMut(&[Piece], &dyn Fn(Piece, Option<&Arc<[u8]>>) -> Edit) -> Result<(), ContentError>,
+    ) -> Result<(), ContentError> {
         let end = range_end(offset, data.len() as u64)?;
         let pieces: Vec<Piece> = self.cut().pieces(offset, end).collect();
         let mut rest = data;
@@ -39,7 +92,7 @@ impl ChunkFile {
             let len = batch.iter().map(|piece| piece.len).sum::<u64>();
             let (here, after) = rest.split_at(usize::try_from(len).unwrap_or(usize::MAX));
             rest = after;
-            self.edit(batch, true, under, |piece, old| {
+            write(batch, &|piece, old| {
                 let from = self.cut().offset(piece.index, piece.start)
                     - self.cut().offset(batch[0].index, batch[0].start);
                 let from = usize::try_from(from).unwrap_or(usize::MAX);
@@ -64,7 +117,7 @@ impl ChunkFile {
             let old = self.old(pieces, guess && attempts == 0)?;
             self.require_as_written(pieces, &old)?;
             attempts += 1;
-            match self.try_edit(pieces, &old, under, &edit) {
+            match self.make(self.plan(pieces, &old, &edit)?, under) {
                 Err(CommitError::Conflict(Key::Chunk(..))) if attempts < ATTEMPTS => {
                     self.state.lock().absent_from = u64::MAX;
                 }
@@ -73,16 +126,14 @@ impl ChunkFile {
         }
     }
 
-    fn try_edit(
+    /// What `edit` makes of the chunks, of which `old` was read.
+    fn plan(
         &self,
         pieces: &[Piece],
         old: &[Option<Stored>],
-        under: Option<Version>,
-        edit: &impl Fn(Piece, Option<&Arc<[u8]>>) -> Edit,
-    ) -> Result<(), CommitError> {
-        let mut commit = self.commit(under);
-        let mut written = Vec::new();
-        let mut change = 0;
+        edit: impl Fn(Piece, Option<&Arc<[u8]>>) -> Edit,
+    ) -> Result<Planned, StoreError> {
+        let mut planned = Planned { commit: Commit::new(), written: Vec::new(), change: 0 };
         for (piece, old) in pieces.iter().zip(old) {
             let key = self.key(piece.index);
             let before = old.as_ref().map(bytes_of).transpose()?;
@@ -91,33 +142,54 @@ impl ChunkFile {
                 Edit::Delete => None,
                 Edit::Put(bytes) => Some(bytes),
             };
-            change += bytes.as_ref().map_or(0, |b| sectors(b.len())) - before.map_or(0, |b| sectors(b.len()));
-            commit = match old {
-                Some(stored) => commit.at(key.clone(), stored.version),
-                None => commit.absent(key.clone()),
+            planned.change +=
+                bytes.as_ref().map_or(0, |b| sectors(b.len())) - before.map_or(0, |b| sectors(b.len()));
+            let commit = match old {
+                Some(stored) => planned.commit.at(key.clone(), stored.version),
+                None => planned.commit.absent(key.clone()),
             };
-            commit = match &bytes {
+            planned.commit = match &bytes {
                 Some(bytes) => commit.put(key, Document::Chunk(Chunk { bytes: Arc::clone(bytes) })),
                 None => commit.delete(key),
             };
-            written.push((piece.index, bytes));
+            planned.written.push((piece.index, bytes));
         }
-        if written.is_empty() {
+        Ok(planned)
+    }
+
+    fn make(&self, planned: Planned, under: Option<Version>) -> Result<(), CommitError> {
+        if planned.written.is_empty() {
             return Ok(());
         }
+        let mut commit = self.commit(under);
+        commit.checks.extend(planned.commit.checks.iter().cloned());
+        commit.writes.extend(planned.commit.writes.iter().cloned());
         let version = self.store().commit(&commit)?;
+        let written = self.made(planned, version);
+        self.state.lock().written.extend(written);
+        Ok(())
+    }
+
+    /// Notes what was written, and returns the chunks with their versions.
+    pub(super) fn made(&self, planned: Planned, version: Version) -> Vec<(u64, Option<Version>)> {
         let mut state = self.state.lock();
-        state.tally.change += change;
-        for (index, bytes) in written {
+        state.tally.change += planned.change;
+        let note = |(index, bytes): (u64, Option<Arc<[u8]>>)| {
             if bytes.is_some() && index >= state.absent_from {
                 state.absent_from = index + 1;
             }
-            state.written.insert(index, bytes.is_some().then_some(version));
+            let there = bytes.is_some().then_some(version);
             let stored =
                 bytes.map(|bytes| Stored { version, document: Document::Chunk(Chunk { bytes }).into() });
             self.chunks.shared.cache.wrote(self.ino.0, index, stored);
-        }
-        Ok(())
+            (index, there)
+        };
+        planned.written.into_iter().map(note).collect()
+    }
+
+    /// Forgets what was staged, and that anything is known of these chunks: the store has refused it.
+    pub(super) fn unstage(&self, staged: Planned) {
+        staged.written.iter().for_each(|(index, _)| self.chunks.shared.cache.forget(self.ino.0, *index));
     }
 
     /// Refuses to go on with a change of which another host has cut off a part: what it has put there before would be

@@ -9,8 +9,9 @@
 //! # What is hard
 //!
 //! 1. *A chunk is changed as a whole*, and writes are of any length: [`edit`] reads, changes and writes chunks back, in
-//!    one commit that checks the versions of what was read. Two hosts that write different bytes of one chunk so keep
-//!    both. The commit names the session, so that one that was declared dead writes nothing.
+//!    one commit that checks the versions of what was read: in that of the node, if it fits there. Two hosts that write
+//!    different bytes of one chunk so keep both. The commit names the session, so that one that was declared dead writes
+//!    nothing.
 //! 2. *Files of 8 EiB, mostly absent.* Nothing walks over absent chunks: ranges are walked by the keys that exist
 //!    ([`ranges`]), in bounded pages and commits.
 //! 3. *A chunk must not be fetched for each small read*, and yet what another host has written must be seen:
@@ -40,6 +41,7 @@ use parking_lot::Mutex;
 
 use self::cache::ChunkCache;
 pub use self::cache::View;
+use self::edit::Planned;
 use super::error::ContentError;
 use super::host::Space;
 use super::names::Cut;
@@ -172,12 +174,22 @@ struct State {
     absent_from: u64,
     /// The chunks that the change under way has written, with their versions, or removed.
     written: BTreeMap<u64, Option<Version>>,
+    /// What the commit of the node is to write.
+    staged: Option<Planned>,
+    /// The last change has met what another host has written, so nothing is guessed.
+    met_others: bool,
     tally: Tally,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { absent_from: u64::MAX, written: BTreeMap::new(), tally: Tally::default() }
+        Self {
+            absent_from: u64::MAX,
+            written: BTreeMap::new(),
+            staged: None,
+            met_others: false,
+            tally: Tally::default(),
+        }
     }
 }
 
@@ -210,7 +222,12 @@ impl ChunkFile {
         let (last, keep) = self.cut().locate(size);
         let mut state = self.state.lock();
         state.written.clear();
-        state.absent_from = if keep == 0 { last } else { last + 1 };
+        state.staged = None;
+        state.absent_from = match (state.met_others, keep) {
+            (true, _) => u64::MAX,
+            (false, 0) => last,
+            (false, _) => last + 1,
+        };
     }
 
     /// What must hold when the node names a larger size than `size`: what the change has written at or beyond that is
@@ -229,20 +246,40 @@ impl ChunkFile {
     }
 
     /// The space that the file takes, in blocks of 512 bytes, if it took `before` when
-    /// [`blocks_are_named`](Self::blocks_are_named) was called last. Not 0 where data may be: programs take a file
+    /// [`named`](Self::named) was called last. Not 0 where data may be: programs take a file
     /// without blocks for one without data.
     pub fn allocated_blocks(&self, before: u64) -> u64 {
-        let tally = self.state.lock().tally;
-        match tally {
-            Tally { from_nothing: true, change } => u64::try_from(change).unwrap_or(0),
-            Tally { change: 0, .. } => before,
-            Tally { change, .. } => before.saturating_add_signed(change).max(1),
+        let state = self.state.lock();
+        let change = state.tally.change + state.staged.as_ref().map_or(0, |staged| staged.change);
+        match (state.tally.from_nothing, change) {
+            (true, change) => u64::try_from(change).unwrap_or(0),
+            (false, 0) => before,
+            (false, change) => before.saturating_add_signed(change).max(1),
         }
     }
 
-    /// Notes that the node says now what [`allocated_blocks`](Self::allocated_blocks) has said.
-    pub fn blocks_are_named(&self) {
-        self.state.lock().tally = Tally::default();
+    /// The change has ended with the commit that made this version of the node, which says now what
+    /// [`allocated_blocks`](Self::allocated_blocks) has said.
+    pub fn named(&self, version: Version) {
+        let staged = self.state.lock().staged.take();
+        if let Some(staged) = staged {
+            self.made(staged, version);
+        }
+        let mut state = self.state.lock();
+        state.written.clear();
+        state.tally = Tally::default();
+        state.met_others = false;
+    }
+
+    /// The change has ended without a commit of the node. Whether it has left something in the store.
+    pub fn failed(&self) -> bool {
+        let staged = self.state.lock().staged.take();
+        if let Some(staged) = staged {
+            self.unstage(staged);
+        }
+        let mut state = self.state.lock();
+        state.met_others = true;
+        !std::mem::take(&mut state.written).is_empty()
     }
 
     fn store(&self) -> &dyn Store {

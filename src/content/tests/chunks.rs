@@ -165,14 +165,14 @@ fn the_space_taken_follows_what_is_written_and_cut() {
     file.trim(0, NODE).unwrap();
     file.write_at(&[1; 10 * CHUNK as usize], 0, None).unwrap();
     assert_eq!(file.allocated_blocks(99), 20, "what was said of nothing does not count");
-    file.blocks_are_named();
+    file.named(NODE);
     file.write_at(&[2; 10], 3 * CHUNK, None).unwrap();
     file.write_at(&[2; 100], 10 * CHUNK, None).unwrap();
     assert_eq!(file.allocated_blocks(20), 21);
     file.punch_hole(CHUNK, 2 * CHUNK).unwrap();
     file.truncate(5 * CHUNK, Some(NODE)).unwrap();
     assert_eq!(file.allocated_blocks(20), 6);
-    file.blocks_are_named();
+    file.named(NODE);
     // What a crash left was never counted, and takes nothing away.
     host(&store).file(1).write_at(&[1; 5000], 5 * CHUNK, None).unwrap();
     let next = host(&store).file(1);

@@ -3,9 +3,9 @@
 //! Imports the documents of the layer and `store::cells`. It is a short cut and no more: whenever a lock is not free, or
 //! others change one of the documents at the same time, the locks are taken and released one after the other.
 //!
-//! What is hard: to read the documents first would double the price. Lock documents are there only while somebody holds or
-//! waits, so what is asked for is probably absent. That is tried first, unless the last try has met others; the commit checks
-//! it. A set that is taken at once waits for nobody, so it needs no order, and cannot be part of a circle.
+//! What is hard: to read the documents first would double the price. Lock documents are there only while somebody holds
+//! or waits, so what is asked for is probably absent. That is tried first, unless the last try has met others; the commit
+//! checks it. A set that is taken at once waits for nobody, so it needs no order, and cannot be part of a circle.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

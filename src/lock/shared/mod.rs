@@ -16,9 +16,11 @@
 
 mod at_once;
 pub mod claims;
+mod guard;
 pub mod record;
 mod view;
 
+pub use guard::SharedGuard;
 pub use view::lock_documents;
 
 use std::sync::Arc;
@@ -28,7 +30,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::change::{Pauses, Store};
-use super::session::{self, Operation, Standing};
+use super::session::{self, Standing};
 use super::set::LockEntry;
 use super::{Blocked, Counters, LockError, LockSet, Mode, OpId};
 use crate::ambient::Clock;
@@ -36,7 +38,8 @@ use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::store::StoreError;
 use crate::store::cells::{CasError, Cell, CellKey, Cells, StoredCell};
 use at_once::AtOnce;
-use claims::{in_cell, is_ghost, is_own, now_ns, take_out};
+use claims::{in_cell, is_ghost, now_ns, take_out};
+use guard::Held;
 use record::{ask, blocked};
 
 /// How locks are kept and waited for.
@@ -79,13 +82,6 @@ pub struct SharedLocks {
     counted: Arc<Mutex<Counters>>,
     /// Whether somebody else held or wanted one of the locks that were asked for last.
     met_others: Arc<AtomicBool>,
-}
-
-/// A lock document as an operation left it.
-#[derive(Debug)]
-struct Held {
-    key: CellKey,
-    known: Option<StoredCell>,
 }
 
 /// Why a lock was not granted.
@@ -436,68 +432,6 @@ impl Taking<'_> {
     fn refused(&self, record: &LockRecord) -> Refusal {
         let now_ns = now_ns(&*self.locks.store.clock);
         Refusal::Blocked(Box::new(blocked(record, &self.entry.id, self.op, self.entry.mode, now_ns)))
-    }
-}
-
-/// The locks of one operation, held until this is dropped; then released from the leaf to the root.
-#[must_use = "the locks are released when the guard is dropped"]
-pub struct SharedGuard {
-    locks: SharedLocks,
-    held: Vec<Held>,
-    /// Whether all of them were taken.
-    granted: bool,
-    /// Dropped after the locks are released.
-    operation: Operation,
-}
-
-impl SharedGuard {
-    /// Which operation holds the locks.
-    pub fn op(&self) -> OpId {
-        OpId { session: self.locks.standing.session(), number: self.operation.number() }
-    }
-
-    /// Why the locks are held no more; `None` while they are, as far as the session knows.
-    pub fn lost(&self) -> Option<LockError> {
-        self.locks.standing.is_fenced().then_some(LockError::SessionDropped)
-    }
-
-    /// Leaves the claims where they are, until the session has ended and its intents are settled. For an operation that
-    /// cannot find out what became of its commit: should that still be decided, it needs the locks.
-    pub fn abandon(mut self) {
-        self.held.clear();
-        self.operation.keep_running();
-    }
-}
-
-impl Drop for SharedGuard {
-    fn drop(&mut self) {
-        if self.granted {
-            let mut counted = self.locks.counted.lock();
-            counted.operations = counted.operations.saturating_sub(1);
-            counted.locks = counted.locks.saturating_sub(self.held.len() as u64);
-        }
-        if std::thread::panicking() {
-            // Nobody knows how far the operation came.
-            self.held.clear();
-            self.operation.keep_running();
-            return;
-        }
-        let op = self.op();
-        if self.locks.release_at_once(&self.held, op).unwrap_or(false) {
-            return;
-        }
-        for held in self.held.drain(..).rev() {
-            if let Err(error) = take_out(&self.locks.store, &held.key, held.known, |claim| is_own(claim, op))
-            {
-                log::warn!("{:?} was not released by {op}: {error}; others will remove the claim", held.key);
-            }
-        }
-    }
-}
-
-impl std::fmt::Debug for SharedGuard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SharedGuard({})", self.op())
     }
 }
 

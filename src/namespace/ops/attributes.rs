@@ -98,13 +98,14 @@ impl Namespace {
     ) -> Result<()> {
         io.trimmed = false;
         let file = pin.file(io, ino, self)?;
+        file.begin(size);
         file.truncate(size, version)?;
         io.trimmed = true;
         let extent =
             Extent { size_at_least: 0, blocks: file.allocated_blocks(before)?, place: self.contents.place() };
         let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
-        self.commit(&Commit::new().merge(Key::Node(ino), delta))?;
-        file.blocks_are_named();
+        let version = self.commit(&Commit::new().merge(Key::Node(ino), delta))?;
+        file.named(version);
         Ok(())
     }
 
@@ -185,7 +186,9 @@ impl Namespace {
             ContentPlace::Backing | ContentPlace::Chunks if size < old_size => Ok((commit, Some(size))),
             ContentPlace::Backing | ContentPlace::Chunks => {
                 if !io.trimmed || self.contents.is_shared() {
-                    pin.file(io, ino, self)?.trim(old_size, old.version())?;
+                    let file = pin.file(io, ino, self)?;
+                    file.begin(old_size);
+                    file.trim(old_size, old.version())?;
                     io.trimmed = true;
                 }
                 Ok((commit, None))

@@ -11,7 +11,7 @@
 
 use crate::content::{ContentError, ContentFile, MAX_SIZE};
 use crate::document::merge::Extent;
-use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regular};
+use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regular, Version};
 use crate::namespace::gate::Pass;
 use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::{Namespace, NamespaceError, Result, privilege_bits};
@@ -84,11 +84,11 @@ impl Namespace {
             if !regular.place.is_apart() && end <= u64::from(self.volume.inline_max) {
                 let (commit, extent) = self.write_inline(ino, &node, data, offset)?;
                 let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
-                return self.commit_content(ino, &node, drop_privileges, commit, delta);
+                return Ok(self.commit_content(ino, &node, drop_privileges, commit, delta)?.1);
             }
             self.store.admit_content(data.len() as u64)?;
             let prepared = self.prepare(&pin, &mut io, ino, &node, offset)?;
-            let written = prepared.file.write_at(data, offset, node.version()).map_err(Into::into);
+            let written = prepared.file.stage_at(data, offset, node.version()).map_err(Into::into);
             self.finish(&mut io, prepared, written.map(|()| end), drop_privileges)
         })
     }
@@ -178,12 +178,16 @@ impl Namespace {
             };
             commit.checks.extend(file.checks(if place.is_apart() { size } else { 0 }));
             let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
-            let privileges = self.commit_content(ino, node, drop_privileges, commit, delta)?;
-            file.blocks_are_named();
+            let (version, privileges) =
+                self.commit_content(ino, node, drop_privileges, file.join(commit), delta)?;
+            file.named(version);
             Ok(privileges)
         });
         committed.inspect_err(|_| {
             io.trimmed = false;
+            if !file.failed() {
+                return;
+            }
             let undone = if place.is_apart() {
                 file.truncate(size, node.version())
             } else {
@@ -208,7 +212,7 @@ impl Namespace {
         drop_privileges: bool,
         commit: Commit,
         mut delta: NodeDelta,
-    ) -> Result<Privileges> {
+    ) -> Result<(Version, Privileges)> {
         let now = self.now();
         (delta.mtime, delta.ctime) = (Some(now), Some(now));
         delta.mode_clear = if drop_privileges { privilege_bits(node) } else { 0 };
@@ -218,8 +222,8 @@ impl Namespace {
             // Only within a process do writers take turns.
             commit = commit.at(Key::Node(ino), node.version());
         }
-        self.commit(&commit.merge(Key::Node(ino), delta))?;
-        Ok(if dropped { Privileges::Dropped } else { Privileges::Kept })
+        let version = self.commit(&commit.merge(Key::Node(ino), delta))?;
+        Ok((version, if dropped { Privileges::Dropped } else { Privileges::Kept }))
     }
 
     /// Adds to `commit` that a file loses its capabilities (`security.capability`) when its content or owner changes.

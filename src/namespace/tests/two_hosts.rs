@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::world::{ROOT, World};
 use crate::document::{Ino, Key};
-use crate::namespace::{Namespace, SessionInfo, Settings};
+use crate::namespace::ops::attributes::Change;
+use crate::namespace::{Caller, Namespace, SessionInfo, Settings};
 use crate::store::{Commit, Reader as _, Store as _};
 
 /// Another host, which begins without taking this one for dead.
@@ -58,4 +59,23 @@ fn hosts_that_append_to_one_file_lose_nothing() {
         append_from_both(16, 100);
     }
     append_from_both(3000, 50);
+}
+
+#[test]
+fn what_one_host_has_written_the_other_may_overwrite_cut_and_extend() {
+    let world = World::new();
+    let f = world.file(ROOT, "f");
+    let other = other_host(&world);
+    world.write(f, 0, &[b'a'; 9000], false).unwrap();
+    other.write(f, 10, &[b'b'; 100], false).unwrap();
+    world.write(f, 20, b"again", false).unwrap();
+    for (namespace, size) in [(&*world, 5000), (&other, 4500), (&world, 60), (&other, 200), (&world, 40)] {
+        namespace.change(Caller::ROOT, f, &Change { size: Some(size), ..Change::default() }).unwrap();
+    }
+    other.write(f, 300, b"!", false).unwrap();
+    let bytes = [&[b'a'; 10][..], &[b'b'; 10], b"again", &[b'b'; 15], &[0; 260], b"!"].concat();
+    assert_eq!(whole(&world, f), bytes);
+    assert_eq!(whole(&other, f), bytes);
+    other.end().unwrap();
+    world.finish();
 }

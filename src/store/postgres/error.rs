@@ -10,7 +10,8 @@ use crate::store::StoreError;
 fn hint(error: &Error) -> Option<&'static str> {
     Some(match error.code()?.code() {
         "28P01" | "28000" => {
-            "check user and password: they come from the URL, from LOCKWOOD_PASSWORD or PGPASSWORD, or from the password file (passfile=FILE)"
+            "check user and password: they come from the URL, from LOCKWOOD_PASSWORD or PGPASSWORD, or from the \
+             password file (passfile=FILE)"
         }
         "3D000" => "make the database: createdb NAME",
         "3F000" | "42P01" => "there is no volume in this schema; make one with: lockwood format URL",

@@ -1,0 +1,209 @@
+//! What operations on a shared engine cost, in units of W: the median time of writing one document to the same server in
+//! the same run. `scripts/bench engines` starts the servers and runs it.
+//!
+//! Every round measures each operation once, in turn, on one mount with nobody in the way. Medians are printed, with the
+//! requests that one operation makes (documents asked for, pages, commits), and held to the bounds that
+//! `--require set=1.3,create=2,rename=3.5` names, in W.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a program outside of the library: it may have a clock of its own"
+)]
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lockwood::content::Chunks;
+use lockwood::document::{Content, Document, Ino, Key, Name};
+use lockwood::lock::{LockGuard, LockId, LockSet, Request};
+use lockwood::namespace::ops::make::{Make, What};
+use lockwood::namespace::ops::rename::{Manner, Patience, Rename};
+use lockwood::namespace::{Caller, Namespace, SessionInfo, Settings};
+use lockwood::store::cached::CachedStore;
+use lockwood::store::engine::{self, EngineOptions};
+use lockwood::store::{Commit, Store};
+
+const ROUNDS: usize = 300;
+const WARM_UP: usize = 30;
+const USAGE: &str = "usage: engine-cost URL [--depth 2] [--require set=1.3,create=2,rename=3.5]";
+
+type Res<T> = Result<T, Box<dyn Error>>;
+
+/// The operations, in the order of a round.
+const NAMES: [&str; 7] = ["write", "set", "release", "create", "rename", "append", "unlink"];
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(missed) if missed.is_empty() => ExitCode::SUCCESS,
+        Ok(missed) => {
+            missed.iter().for_each(|failure| eprintln!("engine-cost: FAILED: {failure}"));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("engine-cost: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Res<Vec<String>> {
+    let mut arguments = std::env::args().skip(1);
+    let url = arguments.next().ok_or(USAGE)?;
+    let (mut depth, mut bounds) = (2, Vec::new());
+    while let Some(option) = arguments.next() {
+        let value = arguments.next().ok_or(USAGE)?;
+        match option.as_str() {
+            "--depth" => depth = value.parse()?,
+            "--require" => bounds = self::bounds(&value)?,
+            _ => return Err(USAGE.into()),
+        }
+    }
+    let options = EngineOptions { password: None, allow_volatile: true, patience: Duration::from_secs(10) };
+    let (engine, _) = engine::open(&url, options)?;
+    let store: Arc<dyn Store> =
+        Arc::new(CachedStore::new(Arc::clone(&engine), 64 << 20, Duration::from_secs(3600))?);
+    let info = SessionInfo {
+        host: "bench".into(),
+        boot_id: "bench".into(),
+        pid: std::process::id(),
+        mount_point: "none".into(),
+    };
+    let settings = Settings { lease: Duration::from_secs(60), ..Settings::default() };
+    let namespace = Namespace::join(Arc::clone(&store), Chunks::new(store), settings, info)?;
+    let work = Work::prepare(&namespace, &*engine, depth)?;
+    let mut figures = NAMES.map(|_| Vec::with_capacity(ROUNDS));
+    let mut requests = NAMES.map(|_| [0_u64; 3]);
+    for round in 0..WARM_UP + ROUNDS {
+        let mut held = None;
+        for (nth, name) in NAMES.iter().enumerate() {
+            let before = engine.counters();
+            let start = Instant::now();
+            work.operate(name, round, &mut held)?;
+            let took = start.elapsed();
+            let after = engine.counters();
+            if round >= WARM_UP {
+                figures[nth].push(took);
+                requests[nth][0] += after.gets - before.gets;
+                requests[nth][1] += after.scans - before.scans;
+                requests[nth][2] += after.commits - before.commits;
+            }
+        }
+    }
+    namespace.end()?;
+    Ok(report(&mut figures, &requests, &bounds))
+}
+
+fn report(
+    figures: &mut [Vec<Duration>; 7],
+    requests: &[[u64; 3]; 7],
+    bounds: &[(String, f64)],
+) -> Vec<String> {
+    let mut missed = Vec::new();
+    figures.iter_mut().for_each(|figures| figures.sort_unstable());
+    let median = |nth: usize| figures[nth][ROUNDS / 2].as_secs_f64() * 1e6;
+    for (nth, name) in NAMES.iter().enumerate() {
+        let each = requests[nth].map(|count| count as f64 / ROUNDS as f64);
+        let ratio = median(nth) / median(0);
+        println!(
+            "{name:<8} {:>8.0} us {ratio:>6.2} W   gets {:.2}, pages {:.2}, commits {:.2}",
+            median(nth),
+            each[0],
+            each[1],
+            each[2]
+        );
+        let bound = bounds.iter().find(|(bounded, _)| bounded == name);
+        missed.extend(
+            bound
+                .filter(|(_, most)| ratio > *most)
+                .map(|(_, most)| format!("{name} takes {ratio:.2} W, and at most {most} are allowed")),
+        );
+    }
+    missed
+}
+
+/// Two chains of directories, and what is done in them.
+struct Work<'a> {
+    namespace: &'a Namespace,
+    engine: &'a dyn Store,
+    from: Ino,
+    to: Ino,
+    set: LockSet,
+}
+
+impl<'a> Work<'a> {
+    fn prepare(namespace: &'a Namespace, engine: &'a dyn Store, depth: usize) -> Res<Self> {
+        let chain = |top: &str| -> Res<(Ino, String)> {
+            let (mut ino, mut path) = (Ino::ROOT, String::new());
+            for level in 0..depth {
+                let text = format!("{top}{level}-{}", std::process::id());
+                ino = make(namespace, ino, &text, What::Directory)?;
+                path = format!("{path}/{text}");
+            }
+            Ok((ino, path))
+        };
+        let ((from, source), (to, target)) = (chain("from")?, chain("to")?);
+        // Of other names than the renames take, so that the set is free.
+        let id = |path: String| LockId::from_path(path.as_bytes());
+        let set = LockSet::for_rename(&id(format!("{source}/set"))?, &id(format!("{target}/set"))?)?;
+        Ok(Self { namespace, engine, from, to, set })
+    }
+
+    fn operate(&self, operation: &str, round: usize, held: &mut Option<LockGuard>) -> Res<()> {
+        let (file, moved) = (name(&format!("f{round}"))?, name(&format!("g{round}"))?);
+        match operation {
+            "write" => {
+                let document = Document::Content(Content { bytes: vec![round as u8; 100].into() });
+                self.engine.commit(&Commit::new().put(Key::Content(Ino(u64::MAX >> 1)), document))?;
+            }
+            "set" => {
+                let request = Request {
+                    session: self.namespace.session(),
+                    set: self.set.clone(),
+                    operation: "bench".into(),
+                };
+                *held = Some(self.namespace.locks().acquire(request, self.namespace.lock_deadline())?);
+            }
+            "release" => drop(held.take()),
+            "create" => drop(make(self.namespace, self.from, &format!("f{round}"), What::Regular)?),
+            "rename" => {
+                let rename = Rename {
+                    parent: self.from,
+                    name: file,
+                    new_parent: self.to,
+                    new_name: moved,
+                    manner: Manner::Replace,
+                };
+                let patience = Patience::Wait(self.namespace.lock_deadline());
+                self.namespace.rename(Caller::ROOT, &rename, patience)?;
+            }
+            "append" => {
+                let (ino, _) = self.namespace.lookup(self.to, &moved)?;
+                self.namespace.append(ino, &[1; 8192], false)?;
+            }
+            _ => self.namespace.unlink(self.to, &moved)?,
+        }
+        Ok(())
+    }
+}
+
+fn make(namespace: &Namespace, parent: Ino, text: &str, what: What) -> Res<Ino> {
+    let make = Make { parent, name: &name(text)?, what, mode: 0o755, umask: 0, caller: Caller::ROOT };
+    Ok(namespace.make(&make)?.0)
+}
+
+fn name(text: &str) -> Res<Name> {
+    Ok(Name::new(text.as_bytes()).map_err(|error| format!("{text}: {error:?}"))?)
+}
+
+/// `set=1.3,create=2`.
+fn bounds(list: &str) -> Res<Vec<(String, f64)>> {
+    let bound = |text: &str| {
+        let (name, most) = text.split_once('=').filter(|(name, _)| NAMES.contains(name))?;
+        Some((name.to_owned(), most.parse().ok()?))
+    };
+    list.split(',')
+        .map(|text| bound(text).ok_or_else(|| format!("--require {text}: not understood").into()))
+        .collect()
+}
