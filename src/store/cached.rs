@@ -22,8 +22,8 @@ use quick_cache::sync::{Cache, GuardResult};
 
 use super::embedded::cache::{FIXED_BYTES, weight_bytes};
 use super::{
-    Capabilities, Check, Commit, CommitError, Listener, Notice, Reader, Scan, ScanItem, Store, StoreCounters,
-    StoreError, Write,
+    Capabilities, Check, Commit, CommitError, Listener, Notice, Outage, Reader, Scan, ScanItem, Store,
+    StoreCounters, StoreError, Write,
 };
 use crate::ambient;
 use crate::document::{Document, Key, Kind, SessionId, Stored, Version};
@@ -275,6 +275,10 @@ impl Store for CachedStore {
             self.memory.documents.remove(key);
         }
         self.engine.forget(keys);
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.engine.outage()
     }
 
     fn capabilities(&self) -> Capabilities {

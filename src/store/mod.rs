@@ -17,6 +17,7 @@ pub mod embedded;
 pub mod engine;
 pub mod intents;
 pub mod memory;
+mod outage;
 pub mod postgres;
 pub mod redis;
 pub mod scan;
@@ -29,6 +30,7 @@ use crate::document::codec::CodecError;
 use crate::document::{Document, Ino, Key, Node, SessionId, Stored, Version};
 
 pub use commit::{Check, Commit, CommitError, Write};
+pub use outage::Outage;
 pub use scan::{Range, Scan, Start};
 
 /// What went wrong in a store. The kinds are by what the caller must do.
@@ -256,6 +258,11 @@ pub trait Store: Reader {
     /// Forgets what is remembered of these documents: the next read of each asks the engine.
     fn forget(&self, keys: &[Key]) {
         let _ = keys; // Engines remember nothing that may be old; `cached` does.
+    }
+
+    /// The outage of this moment, if the engine is on another host and does not answer. Asks nobody.
+    fn outage(&self) -> Option<Outage> {
+        None
     }
 
     /// What this engine can do beyond what every engine does.

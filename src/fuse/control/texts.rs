@@ -106,10 +106,22 @@ pub struct Status {
     pub open_inodes: u64,
     /// Room for more, in bytes.
     pub free_bytes: u64,
+    /// Since when the store does not answer, and why, if that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub away: Option<Away>,
     /// What the lock table has done.
     pub locks: Value,
     /// What the store has done.
     pub documents: Value,
+}
+
+/// A store that does not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Away {
+    /// When a request failed first.
+    pub since: Timestamp,
+    /// How the last one failed.
+    pub cause: String,
 }
 
 fn status(shared: &Shared) -> Result<Status> {
@@ -132,6 +144,10 @@ fn status(shared: &Shared) -> Result<Status> {
         notices: shared.cache.told(),
         open_inodes: namespace.open_inodes() as u64,
         free_bytes: space.blocks_available.saturating_mul(space.block_size),
+        away: namespace.store().outage().map(|outage| Away {
+            since: Timestamp::before(outage.since, std::time::Duration::ZERO),
+            cause: outage.cause,
+        }),
         locks: json!(namespace.locks().counters()),
         documents: json!(namespace.store().counters()),
     })

@@ -47,8 +47,8 @@ mod value;
 use std::sync::Arc;
 
 use super::{
-    Capabilities, Commit, CommitError, Listener, Notice, Reader, Scan, ScanItem, Store, StoreCounters,
-    StoreError,
+    Capabilities, Commit, CommitError, Listener, Notice, Outage, Reader, Scan, ScanItem, Store,
+    StoreCounters, StoreError,
 };
 use crate::document::{Key, Stored, Version};
 use crate::store::counts::Counts;
@@ -129,6 +129,10 @@ impl Store for PostgresStore {
 
     fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
         self.notices.listen(&self.pool, listener)
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.pool.outages.now()
     }
 
     fn capabilities(&self) -> Capabilities {

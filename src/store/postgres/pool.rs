@@ -15,6 +15,7 @@ use super::url::Target;
 use super::value::Value;
 use crate::ambient;
 use crate::store::StoreError;
+use crate::store::outage::Outages;
 
 /// A connection that can commit.
 pub(super) struct Pooled {
@@ -38,6 +39,7 @@ pub(super) struct Pool {
     returned: Condvar,
     /// Set at the end, so that the threads behind the store end as well.
     pub(super) closing: AtomicBool,
+    pub(super) outages: Outages,
 }
 
 const BEGIN_OUTCOME: &str = "INSERT INTO outcome (connection, version) VALUES ($1, nextval('versions'))";
@@ -53,6 +55,7 @@ impl Pool {
             connections: Mutex::default(),
             returned: Condvar::new(),
             closing: AtomicBool::new(false),
+            outages: Outages::default(),
         }
     }
 
@@ -138,8 +141,14 @@ impl Pool {
             let left = deadline.saturating_duration_since(ambient::monotonic());
             let bound = left.clamp(Duration::from_millis(100), Duration::from_secs(10));
             match attempt(bound) {
-                Ok(done) => return Ok(done),
+                Ok(done) => {
+                    self.outages.answered();
+                    return Ok(done);
+                }
                 Err((error, again)) => {
+                    if again {
+                        self.outages.failed(&error.to_string());
+                    }
                     if !again || left.is_zero() || self.closing.load(Ordering::Relaxed) {
                         return Err(error);
                     }

@@ -17,6 +17,7 @@ use super::error::Failed;
 use super::request::Arguments;
 use crate::ambient;
 use crate::store::StoreError;
+use crate::store::outage::Outages;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -77,6 +78,7 @@ pub(super) struct Pool {
     client: Client,
     idle: Mutex<Vec<Link>>,
     lanes: AtomicU64,
+    pub(super) outages: Outages,
 }
 
 /// A link out of the pool, which goes back when it is dropped.
@@ -90,7 +92,14 @@ impl Pool {
         // The library takes the process's choice, and fails without one.
         let _ = rustls::crypto::ring::default_provider().install_default(); // Somebody has chosen already: as well.
         let client = Client::open(address.info().clone())?;
-        Ok(Self { address, options, client, idle: Mutex::default(), lanes: AtomicU64::new(0) })
+        Ok(Self {
+            address,
+            options,
+            client,
+            idle: Mutex::default(),
+            lanes: AtomicU64::new(0),
+            outages: Outages::default(),
+        })
     }
 
     /// A link of which no other thread has hold.
@@ -105,12 +114,18 @@ impl Pool {
 
     /// A connection outside of the pool.
     pub(super) fn connect(&self) -> Result<Connection, Failed> {
-        let connection =
-            self.client.get_connection_with_timeout(self.options.answer_within).map_err(Failed::NotSent)?;
+        let connection = self.client.get_connection_with_timeout(self.options.answer_within);
+        let connection = connection.map_err(Failed::NotSent).inspect_err(|failed| self.note(failed))?;
         let timeout = Some(self.options.answer_within);
         connection.set_read_timeout(timeout).map_err(Failed::NotSent)?;
         connection.set_write_timeout(timeout).map_err(Failed::NotSent)?;
         Ok(connection)
+    }
+
+    fn note(&self, failed: &Failed) {
+        if failed.passes() {
+            self.outages.failed(&format!("{}: {}", self.address, failed.error()));
+        }
     }
 
     /// Does what may be done any number of times until it succeeds, fails for good, or time is up.
@@ -178,7 +193,10 @@ impl Held<'_> {
 
     fn judge<T>(&mut self, answer: Result<T, RedisError>) -> Result<T, Failed> {
         let failed = match answer {
-            Ok(answer) => return Ok(answer),
+            Ok(answer) => {
+                self.pool.outages.answered();
+                return Ok(answer);
+            }
             Err(error) if error.code().is_some() => Failed::Refused(error),
             Err(error) => Failed::Lost(error),
         };
@@ -186,6 +204,7 @@ impl Held<'_> {
         // be another server by now, if this one cannot serve.
         if failed.passes() {
             self.connection = None;
+            self.pool.note(&failed);
         }
         Err(failed)
     }

@@ -34,7 +34,8 @@ use self::listen::Subscription;
 use self::names::Names;
 use self::open::Durability;
 use super::{
-    Capabilities, Commit, CommitError, Listener, Reader, Scan, ScanItem, Store, StoreCounters, StoreError,
+    Capabilities, Commit, CommitError, Listener, Outage, Reader, Scan, ScanItem, Store, StoreCounters,
+    StoreError,
 };
 use crate::document::{Key, Stored, Version};
 use crate::store::counts::Counts;
@@ -212,6 +213,10 @@ impl Store for RedisStore {
 
     fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
         self.subscription.add(listener)
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.pool.outages.now()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -181,6 +181,7 @@ fn a_server_may_die_and_come_back() {
     });
     assert_eq!(children(&store), made.load(Ordering::Relaxed), "each commit that returned was made once");
     assert!(made.load(Ordering::Relaxed) > 20);
+    assert_eq!(store.outage(), None);
 }
 
 #[test]

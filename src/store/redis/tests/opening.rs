@@ -110,6 +110,11 @@ fn servers_that_are_away_or_take_no_changes() {
     server.kill();
     let error = impatient.get(&node(1)).unwrap_err().to_string();
     assert!(error.contains("nothing listens there"), "{error}");
+    let outage = impatient.outage().unwrap();
+    assert!(
+        outage.cause.contains(&server.port().to_string()) && outage.since.elapsed().is_ok(),
+        "{outage:?}"
+    );
     let error = impatient.commit(&Commit::new()).unwrap_err();
     assert!(
         matches!(&error, CommitError::Store(StoreError::Engine { .. } | StoreError::Unknown(_))),
