@@ -80,7 +80,7 @@ impl InodeTable {
     /// The inode's entry, made if there is none.
     pub(super) fn pin(&self, ino: Ino) -> Pin<'_> {
         let mut shard = self.shard(ino).lock();
-        let inode = shard.entry(ino).or_insert_with(Arc::default);
+        let inode = shard.entry(ino).or_default();
         Pin { table: self, ino, inode: Some(Arc::clone(inode)) }
     }
 

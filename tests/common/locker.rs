@@ -8,8 +8,10 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use lockwood::ambient;
 use rustix::process::Signal;
 
 use super::{LIMIT, signal};
@@ -21,6 +23,7 @@ const PATH: &str = "LOCKWOOD_TEST_LOCKER";
 pub(crate) struct Locker {
     child: Child,
     answers: Receiver<String>,
+    reader: Option<JoinHandle<()>>,
     thread: u32,
 }
 
@@ -33,14 +36,15 @@ impl Locker {
         let mut child = command.spawn().expect("this program runs again");
         let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         let (sender, answers) = channel();
-        std::thread::spawn(move || {
+        let reader = ambient::spawn("locker", move || {
             for line in stdout.lines().map_while(Result::ok) {
                 if let Some(answer) = line.strip_prefix("> ") {
                     let _ = sender.send(answer.to_owned()); // The test may have ended.
                 }
             }
         });
-        let mut locker = Self { child, answers, thread: 0 };
+        let reader = Some(reader.expect("a thread"));
+        let mut locker = Self { child, answers, reader, thread: 0 };
         assert_eq!(locker.ask("open a"), "ok");
         locker.thread = locker.ask("thread").parse().expect("a number");
         locker
@@ -82,6 +86,8 @@ impl Drop for Locker {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // Its output has ended with it.
+        let _ = self.reader.take().map(JoinHandle::join);
     }
 }
 
