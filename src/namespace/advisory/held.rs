@@ -4,7 +4,10 @@
 //! What is hard:
 //! 1. A lock that nobody disputes is to cost one request. So what this process left there last is remembered, or else that
 //!    there is nothing is guessed; the commit checks it. Only what would be *refused* on a guess is looked at first.
-//! 2. A commit whose answer was lost is decided again on what is there; every decision knows its own work.
+//! 2. A commit whose answer was lost is decided again on what is there; every decision knows its own work. Should it come
+//!    late after all, and find what it checked, it makes a lock that nobody wants: the close of the file looks for it, and
+//!    what comes later still goes with the session. The engines rule that out as far as they can (what they call unknown
+//!    they could not find out about, and they say so seldom).
 //! 3. Only a live session may be granted anything: the commit names it, and is refused if it was fenced.
 
 use std::time::Duration;
@@ -27,6 +30,8 @@ pub(in crate::namespace) struct Held {
     taken: Vec<(AdvisoryHolder, u64)>,
     /// The locks as this process left them.
     left: Option<Found>,
+    /// A commit may come late that nobody waits for any more.
+    doubtful: bool,
 }
 
 impl Held {
@@ -37,6 +42,13 @@ impl Held {
             self.taken.push((holder, handle));
         }
         news
+    }
+
+    /// The holder was refused what was news. In doubt it stays noted, so that its close looks for what came late.
+    pub(super) fn refused(&mut self, holder: AdvisoryHolder, handle: u64) {
+        if !self.doubtful {
+            self.forget(|taken, through| (*taken, through) == (holder, handle));
+        }
     }
 
     pub(super) fn forget(&mut self, goes: impl Fn(&AdvisoryHolder, u64) -> bool) {
@@ -123,10 +135,15 @@ impl Namespace {
                     held.left = Some((!next.is_empty()).then_some((version, next)));
                     return Ok(true);
                 }
-                Err(NamespaceError::Conflict(_) | NamespaceError::Store(StoreError::Unknown(_)))
-                    if begun.elapsed() < RETRY_TIME_MAX => {}
+                Err(NamespaceError::Conflict(_)) if begun.elapsed() < RETRY_TIME_MAX => {}
                 Err(NamespaceError::Conflict(key)) => {
                     return Err(NamespaceError::Contended { attempts, key });
+                }
+                Err(NamespaceError::Store(StoreError::Unknown(cause))) => {
+                    held.doubtful = true;
+                    if begun.elapsed() >= RETRY_TIME_MAX {
+                        return Err(StoreError::Unknown(cause).into());
+                    }
                 }
                 Err(other) => return Err(other),
             }

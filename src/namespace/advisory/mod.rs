@@ -224,7 +224,7 @@ impl Namespace {
             }
             refused => {
                 if news {
-                    held.forget(|holder, handle| (*holder, handle) == (wanted.holder(), call.handle));
+                    held.refused(wanted.holder(), call.handle);
                 }
                 match refused {
                     Outcome::Blocked { by, .. } => Ok(Some(by)),

@@ -22,6 +22,9 @@ use crate::store::{Commit, Reader as _, Store, StoreError};
 use AdvisoryFamily::{Fcntl, Flock};
 use LockMode::{Exclusive, Shared};
 
+/// Long enough for a machine that is busy, short enough to be waited for.
+const LEASE: Duration = Duration::from_secs(4);
+
 /// A volume that two hosts have mounted, and a file that both have open.
 struct Hosts {
     engine: Arc<Engine>,
@@ -47,7 +50,8 @@ fn join(engine: &Arc<Engine>, host: &str, cached: bool) -> Arc<Namespace> {
         Arc::clone(engine) as _
     };
     let contents = Chunks::new(Arc::clone(&store));
-    Arc::new(Namespace::join(store, contents, Settings::default(), info(host)).unwrap())
+    let settings = Settings { lease: LEASE, ..Settings::default() };
+    Arc::new(Namespace::join(store, contents, settings, info(host)).unwrap())
 }
 
 impl Hosts {
@@ -122,12 +126,20 @@ fn wait(host: &Namespace, call: &AdvisoryCall, mode: LockMode) -> Result<()> {
 
 /// Runs `release` while grace waits for the file, and returns how long after it she was granted the lock, or refused.
 fn while_grace_waits(hosts: &Hosts, release: impl FnOnce()) -> (Duration, Result<()>) {
+    while_grace_waits_for(Duration::from_millis(150), hosts, release)
+}
+
+fn while_grace_waits_for(
+    wait_first: Duration,
+    hosts: &Hosts,
+    release: impl FnOnce(),
+) -> (Duration, Result<()>) {
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let outcome = wait(&hosts.grace, &hosts.call(Flock, 2), Exclusive);
             (ambient::monotonic(), outcome)
         });
-        std::thread::sleep(Duration::from_millis(150));
+        std::thread::sleep(wait_first);
         assert!(!waits.is_finished());
         let released: Instant = ambient::monotonic();
         release();
@@ -190,9 +202,12 @@ fn who_waits_is_woken_when_another_host_unlocks() {
     let hosts = Hosts::new();
     let hers = hosts.call(Flock, 1);
     take(&hosts.ada, &hers, Exclusive).unwrap();
-    let (after, outcome) = while_grace_waits(&hosts, || hosts.ada.unlock_advisory(&hers).unwrap());
+    // Just after a look of her own, of which the next is 1.6 s away.
+    let wait_first = Duration::from_millis(1600);
+    let (after, outcome) =
+        while_grace_waits_for(wait_first, &hosts, || hosts.ada.unlock_advisory(&hers).unwrap());
     outcome.unwrap();
-    assert!(after < Duration::from_secs(2), "{after:?}");
+    assert!(after < Duration::from_millis(800), "{after:?}");
     refused!(take(&hosts.ada, &hers, Shared), E::Advisory(AdvisoryError::Held(_)));
     hosts.finish();
 }
@@ -310,6 +325,27 @@ fn a_fenced_session_loses_its_locks_to_who_waits_and_is_granted_none() {
     refused!(wait(&hosts.ada, &hers, Shared), E::Store(StoreError::Fenced));
     assert!(hosts.check().is_clean());
     hosts.finish();
+}
+
+#[test]
+fn a_host_that_falls_silent_loses_its_locks_after_its_lease() {
+    let Hosts { engine, ada, grace, file } = Hosts::new();
+    let call = |owner| AdvisoryCall {
+        ino: file,
+        handle: owner,
+        owner,
+        family: Flock,
+        start: 0,
+        end: OFFSET_MAX,
+        pid: 11,
+    };
+    take(&ada, &call(1), Exclusive).unwrap();
+    drop(ada); // Its heart stops, and nobody says a word.
+    let begun = ambient::monotonic();
+    wait(&grace, &call(2), Exclusive).unwrap();
+    assert!(begun.elapsed() < 3 * LEASE, "{:?}", begun.elapsed());
+    grace.end().unwrap();
+    assert!(engine.get(&Key::Advisory(file)).unwrap().is_none());
 }
 
 #[test]
