@@ -19,6 +19,7 @@
 //! # The invariants
 #![doc = include_str!("invariants.md")]
 
+mod advisory;
 mod attached;
 mod backing;
 mod entries;
@@ -175,6 +176,8 @@ impl<'a> Judge<'a> {
         self.scan(Kind::Xattr, Judge::xattr, Some(total))?;
         self.scan(Kind::Chunk, Judge::chunk, None)?;
         self.scan(Kind::Lock, Judge::lock, None)?;
+        self.scan(Kind::Advisory, Judge::advisory, None)?;
+        self.advisory_left()?;
         self.leftovers()
     }
 

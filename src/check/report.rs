@@ -58,6 +58,8 @@ pub struct Counts {
     pub chunks: u64,
     /// Lock documents.
     pub locks: u64,
+    /// Advisory locks.
+    pub advisory_locks: u64,
     /// Inodes with backing files.
     pub backing_files: u64,
     /// The space that these take, in bytes.

@@ -101,6 +101,10 @@ rules! {
     SessionFenced = "session-fenced", 9, Some(MOUNT_ONCE);
     /// A session under another id than its own.
     SessionKey = "session-key", 9, None;
+    /// An advisory lock of a session that does not exist or was recovered.
+    AdvisorySession = "advisory-session", 9, Some("wait for the lock on a mount: who waits removes what was left");
+    /// Advisory locks of an inode that cannot all be held, or none, or one without a byte.
+    AdvisoryLocks = "advisory-locks", 9, Some("close the file on all hosts");
     /// A mode has bits above 0o7777.
     Mode = "mode", 10, Some("set the mode with chmod");
     /// A time has 10^9 nanoseconds or more.

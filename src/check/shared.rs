@@ -21,6 +21,7 @@ pub(super) struct Leftovers {
     owner: Owner,
     chunks: Vec<StrayChunks>,
     locks: Vec<(Key, SessionId)>,
+    pub(super) advisory: Vec<(Key, SessionId)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -97,12 +98,17 @@ impl Judge<'_> {
     pub(super) fn lock(&mut self, key: &Key, document: Option<&Document>) {
         self.report.counts.locks += 1;
         let Some(Document::Lock(LockRecord { holders, waiters, .. })) = document else { return };
-        let gone = |session: &SessionId| match self.sessions.get(session) {
+        let mut sessions = holders.iter().chain(waiters).map(|claim| claim.session);
+        if let Some(session) = sessions.find(|session| self.session_is_gone(*session)) {
+            self.leftovers.locks.push((key.clone(), session));
+        }
+    }
+
+    /// Whether a session is known to have ended, or is not known at all.
+    pub(super) fn session_is_gone(&self, session: SessionId) -> bool {
+        match self.sessions.get(&session) {
             Some(state) => *state == Some(SessionState::Recovered),
             None => !self.gap(Kind::Session),
-        };
-        if let Some(session) = holders.iter().chain(waiters).map(|claim| claim.session).find(gone) {
-            self.leftovers.locks.push((key.clone(), session));
         }
     }
 

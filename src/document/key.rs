@@ -36,11 +36,13 @@ pub enum Kind {
     Chunk,
     /// Locks.
     Lock,
+    /// Advisory locks.
+    Advisory,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Volume,
         Self::Node,
         Self::Entry,
@@ -50,6 +52,7 @@ impl Kind {
         Self::Session,
         Self::Chunk,
         Self::Lock,
+        Self::Advisory,
     ];
 
     /// The name of the key space, also the first part of a key in text.
@@ -64,6 +67,7 @@ impl Kind {
             Self::Session => "session",
             Self::Chunk => "chunk",
             Self::Lock => "lock",
+            Self::Advisory => "advisory",
         }
     }
 }
@@ -109,6 +113,8 @@ pub enum Key {
     Chunk(Ino, u64),
     /// A lock document, by its id: printable ASCII without a colon.
     Lock(Arc<str>),
+    /// The advisory locks of an inode.
+    Advisory(Ino),
 }
 
 impl Key {
@@ -124,6 +130,7 @@ impl Key {
             Self::Session(_) => Kind::Session,
             Self::Chunk(..) => Kind::Chunk,
             Self::Lock(_) => Kind::Lock,
+            Self::Advisory(_) => Kind::Advisory,
         }
     }
 
@@ -131,7 +138,9 @@ impl Key {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Volume => VOLUME.to_vec(),
-            Self::Node(ino) | Self::Content(ino) | Self::Orphan(ino) => ino.0.to_be_bytes().to_vec(),
+            Self::Node(ino) | Self::Content(ino) | Self::Orphan(ino) | Self::Advisory(ino) => {
+                ino.0.to_be_bytes().to_vec()
+            }
             Self::Session(id) => id.0.to_be_bytes().to_vec(),
             Self::Entry(parent, name) => {
                 let mut bytes = entries_from(*parent, EntryPosition::of(name.as_bytes()));
@@ -161,6 +170,7 @@ impl Key {
             Kind::Node => Self::Node(ino),
             Kind::Content => Self::Content(ino),
             Kind::Orphan => Self::Orphan(ino),
+            Kind::Advisory => Self::Advisory(ino),
             Kind::Session => Self::Session(SessionId(ino.0)),
             Kind::Chunk => Self::Chunk(ino, u64::from_be_bytes(*rest.first_chunk::<8>()?)),
         };
@@ -189,7 +199,9 @@ impl fmt::Display for Key {
         let kind = self.kind().name();
         match self {
             Self::Volume => f.write_str(kind),
-            Self::Node(ino) | Self::Content(ino) | Self::Orphan(ino) => write!(f, "{kind}:{ino}"),
+            Self::Node(ino) | Self::Content(ino) | Self::Orphan(ino) | Self::Advisory(ino) => {
+                write!(f, "{kind}:{ino}")
+            }
             Self::Entry(parent, name) => write!(f, "{kind}:{parent}:{name}"),
             Self::Xattr(ino, name) => write!(f, "{kind}:{ino}:{}", text::encode(name)),
             Self::Session(id) => write!(f, "{kind}:{id}"),
@@ -213,6 +225,7 @@ impl std::str::FromStr for Key {
             ("node", None) => ino().map(Self::Node),
             ("content", None) => ino().map(Self::Content),
             ("orphan", None) => ino().map(Self::Orphan),
+            ("advisory", None) => ino().map(Self::Advisory),
             ("session", None) => first.and_then(|t| t.parse().ok()).map(Self::Session).ok_or(KeyError),
             ("entry", Some(_)) => Ok(Self::Entry(ino()?, Name::new(&name()?).map_err(|_| KeyError)?)),
             ("chunk", Some(index)) => Ok(Self::Chunk(ino()?, index.parse().map_err(|_| KeyError)?)),
@@ -240,7 +253,7 @@ impl<'de> Deserialize<'de> for Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no such form of a document's name; the forms are volume, node:INODE, entry:PARENT:NAME, content:INODE, \
-     xattr:INODE:NAME, chunk:INODE:INDEX, orphan:INODE, session:ID and lock:ID, with names URL-encoded"
+     xattr:INODE:NAME, chunk:INODE:INDEX, orphan:INODE, session:ID, lock:ID and advisory:INODE, with names URL-encoded"
 )]
 pub struct KeyError;
 
@@ -257,6 +270,7 @@ mod tests {
             any::<u64>().prop_map(|i| Key::Node(Ino(i))),
             any::<u64>().prop_map(|i| Key::Content(Ino(i))),
             any::<u64>().prop_map(|i| Key::Orphan(Ino(i))),
+            any::<u64>().prop_map(|i| Key::Advisory(Ino(i))),
             any::<u64>().prop_map(|i| Key::Session(SessionId(i))),
             any::<(u64, u64)>().prop_map(|(i, n)| Key::Chunk(Ino(i), n)),
             "[%A-Za-z0-9._~=-]{1,40}".prop_map(|id| Key::Lock(id.into())),

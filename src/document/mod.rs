@@ -8,6 +8,7 @@
 //! 3. Changes that commute (counters, times) need no version: [`merge`].
 //! 4. Names are bytes, and still every document can be printed as JSON: [`text`].
 
+pub mod advisory;
 pub mod codec;
 pub mod intent;
 pub mod key;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use advisory::{AdvisoryFamily, AdvisoryHolder, AdvisoryLock, AdvisoryRecord, OFFSET_MAX};
 pub use intent::{IntentId, Mark, MarkChange, Marked, Slot, SlotState};
 pub use key::{EntryPosition, Key, Kind};
 pub use lock::{LockClaim, LockMode, LockRecord};
@@ -122,6 +124,8 @@ pub enum Document {
     Chunk(Chunk),
     /// A lock, on stores that many hosts share; the locks of an embedded store live in its daemon.
     Lock(LockRecord),
+    /// The advisory locks of an inode, on stores that many hosts share.
+    Advisory(AdvisoryRecord),
 }
 
 impl Document {
@@ -137,6 +141,7 @@ impl Document {
             Self::Session(_) => Kind::Session,
             Self::Chunk(_) => Kind::Chunk,
             Self::Lock(_) => Kind::Lock,
+            Self::Advisory(_) => Kind::Advisory,
         }
     }
 }

@@ -11,20 +11,19 @@ use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 
+use super::advisory::LockCall;
 use super::control::{self, Control};
 use super::convert::{FOREVER, absent, attr, file_type, time};
 use super::errno::report;
 use super::kernel_cache::KernelCache;
 use super::waiting::WaitingRoom;
 use crate::document::{Ino, Name};
-use crate::lock::LockError;
 use crate::namespace::ops::attributes::Change;
 use crate::namespace::ops::make::{Make, What};
-use crate::namespace::ops::rename::{Manner, Patience, Rename};
 use crate::namespace::ops::space::Allocation;
 use crate::namespace::ops::write::Privileges;
 use crate::namespace::ops::xattr::SetMode;
@@ -44,11 +43,15 @@ pub(super) struct Shared {
     pub(super) namespace: Namespace,
     pub(super) control: Control,
     pub(super) waiting: WaitingRoom,
+    /// Apart from the others: who waits for an advisory lock may do so for ever.
+    pub(super) lock_waits: WaitingRoom,
     pub(super) cache: Arc<KernelCache>,
     /// All mounts of the process, this one among them.
     pub(super) mounts: OnceLock<Vec<Weak<Shared>>>,
     /// Requests of the kernel that were served.
     pub(super) requests: AtomicU64,
+    /// The number of the last file that was opened.
+    pub(super) handles: AtomicU64,
 }
 
 /// The file system as `fuser` calls it.
@@ -59,16 +62,16 @@ fn caller(request: &Request) -> Caller {
     Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() }
 }
 
-fn name(bytes: &OsStr) -> Result<Name> {
+pub(super) fn name(bytes: &OsStr) -> Result<Name> {
     Ok(Name::new(bytes.as_bytes())?)
 }
 
 /// An errno for a result, reported where that is due.
-fn failed<'a>(operation: &'a str, ino: INodeNo) -> impl FnOnce(NamespaceError) -> Errno + 'a {
+pub(super) fn failed<'a>(operation: &'a str, ino: INodeNo) -> impl FnOnce(NamespaceError) -> Errno + 'a {
     move |error| report(operation, &format_args!("inode {ino}"), &error)
 }
 
-fn reply_empty(reply: ReplyEmpty, outcome: std::result::Result<(), Errno>) {
+pub(super) fn reply_empty(reply: ReplyEmpty, outcome: std::result::Result<(), Errno>) {
     match outcome {
         Ok(()) => reply.ok(),
         Err(errno) => reply.error(errno),
@@ -85,9 +88,14 @@ fn reply_bytes(reply: ReplyXattr, size: u32, bytes: &[u8]) {
 }
 
 impl Adapter {
-    fn namespace(&self) -> &Namespace {
+    pub(super) fn namespace(&self) -> &Namespace {
         self.0.requests.fetch_add(1, Relaxed);
         &self.0.namespace
+    }
+
+    /// Tells open files apart, since the locks of one go with it.
+    fn new_handle(&self) -> FileHandle {
+        FileHandle(self.0.handles.fetch_add(1, Relaxed) + 1)
     }
 
     fn reply_entry(&self, reply: ReplyEntry, found: std::result::Result<Found, Errno>) {
@@ -152,33 +160,6 @@ impl Adapter {
             b".." => namespace.parent(parent),
             _ => namespace.lookup(parent, &name(bytes)?),
         }
-    }
-
-    fn prepare_rename(
-        parent: INodeNo,
-        old: &OsStr,
-        new_parent: INodeNo,
-        new: &OsStr,
-        flags: RenameFlags,
-    ) -> Result<Rename> {
-        control::refuse(parent, old)?;
-        control::refuse(new_parent, new)?;
-        const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
-        let manner = match flags.bits() {
-            0 => Manner::Replace,
-            WHITEOUT_NOREPLACE => Manner::WhiteoutNoReplace,
-            libc::RENAME_NOREPLACE => Manner::NoReplace,
-            libc::RENAME_EXCHANGE => Manner::Exchange,
-            libc::RENAME_WHITEOUT => Manner::Whiteout,
-            _ => return Err(NamespaceError::Invalid("unknown flags of a rename")),
-        };
-        Ok(Rename {
-            parent: Ino(parent.0),
-            name: name(old)?,
-            new_parent: Ino(new_parent.0),
-            new_name: name(new)?,
-            manner,
-        })
     }
 }
 
@@ -342,30 +323,7 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let caller = caller(request);
-        let rename = match Self::prepare_rename(parent, old, new_parent, new, flags) {
-            Ok(rename) => rename,
-            Err(error) => return reply.error(failed("rename", parent)(error)),
-        };
-        let deadline = self.0.namespace.lock_deadline();
-        match self.namespace().rename(caller, &rename, Patience::Try) {
-            Err(NamespaceError::Lock(LockError::WouldBlock(_))) => {}
-            outcome => return reply_empty(reply, outcome.map_err(failed("rename", parent))),
-        }
-        // Somebody holds a lock that it needs. It waits elsewhere, and this thread serves others.
-        let shared = Arc::clone(&self.0);
-        let reply = Arc::new(parking_lot::Mutex::new(Some(reply)));
-        let later = Arc::clone(&reply);
-        let accepted = self.0.waiting.run(move || {
-            let outcome = shared.namespace.rename(caller, &rename, Patience::Wait(deadline));
-            if let Some(reply) = later.lock().take() {
-                reply_empty(reply, outcome.map_err(failed("rename", parent)));
-            }
-        });
-        if !accepted && let Some(reply) = reply.lock().take() {
-            log::warn!("rename in inode {parent}: too many renames wait already");
-            reply.error(Errno::EBUSY);
-        }
+        self.move_name(caller(request), (parent, old), (new_parent, new), flags, reply);
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, bytes: &OsStr, reply: ReplyEntry) {
@@ -380,7 +338,7 @@ impl Filesystem for Adapter {
             return control::open(&self.0, ino, reply);
         }
         match self.namespace().open(Ino(ino.0)) {
-            Ok(()) => reply.opened(FileHandle(0), self.0.cache.open_flags()),
+            Ok(()) => reply.opened(self.new_handle(), self.0.cache.open_flags()),
             Err(error) => reply.error(failed("open", ino)(error)),
         }
     }
@@ -406,7 +364,7 @@ impl Filesystem for Adapter {
                 cache.give(ino);
                 // One time for both, name and attributes; see `kernel_cache` for why it is that of the attributes.
                 let ttl = cache.attribute_ttl();
-                reply.created(&ttl, &attr(ino, &node), GENERATION, FileHandle(0), cache.open_flags());
+                reply.created(&ttl, &attr(ino, &node), GENERATION, self.new_handle(), cache.open_flags());
             }
             Err(error) => reply.error(failed("create", parent)(error)),
         }
@@ -467,16 +425,9 @@ impl Filesystem for Adapter {
         }
     }
 
-    /// Nothing is kept back until a close; only control files get here at all.
-    fn flush(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        reply.ok();
+    /// No bytes are kept back until a close; what it ends is locks.
+    fn flush(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        reply_empty(reply, self.close_owner(ino, owner));
     }
 
     fn release(
@@ -493,7 +444,40 @@ impl Filesystem for Adapter {
             self.0.control.close(fh);
             return reply.ok();
         }
-        reply_empty(reply, self.namespace().close_file(Ino(ino.0)).map_err(failed("close", ino)));
+        let released = self.close_handle(ino, fh);
+        let closed = self.namespace().close_file(Ino(ino.0)).map_err(failed("close", ino));
+        reply_empty(reply, closed.and(released));
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        self.test_lock(request, &LockCall { ino, fh, owner: lock_owner, start, end, typ, pid }, reply);
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.set_lock(request, &LockCall { ino, fh, owner: lock_owner, start, end, typ, pid }, sleep, reply);
     }
 
     fn fsync(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {

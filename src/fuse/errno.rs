@@ -5,6 +5,7 @@ use fuser::Errno;
 use crate::content::ContentError;
 use crate::document::NameError;
 use crate::lock::LockError;
+use crate::lock::advisory::AdvisoryError;
 use crate::namespace::NamespaceError;
 use crate::store::StoreError;
 
@@ -27,6 +28,7 @@ pub(super) fn errno(error: &NamespaceError) -> Errno {
         E::NoData => Errno::ENXIO,
         E::Unsupported(_) => Errno::EOPNOTSUPP,
         E::Lock(error) => lock_errno(error),
+        E::Advisory(error) => advisory_errno(error),
         E::Contended { .. } | E::Conflict(_) => Errno::EBUSY,
         E::Broken(_) => Errno::EIO,
         E::Store(StoreError::NoSpace) => Errno::ENOSPC,
@@ -48,6 +50,15 @@ fn lock_errno(error: &LockError) -> Errno {
         LockError::Closed | LockError::SessionDropped | LockError::Damaged { .. } | LockError::Store(_) => {
             Errno::EIO
         }
+    }
+}
+
+fn advisory_errno(error: &AdvisoryError) -> Errno {
+    match error {
+        AdvisoryError::Held(_) => Errno::EAGAIN,
+        AdvisoryError::Interrupted => Errno::EINTR,
+        AdvisoryError::TooMany | AdvisoryError::TooManyWait => Errno::ENOLCK,
+        AdvisoryError::Closed => Errno::EIO,
     }
 }
 

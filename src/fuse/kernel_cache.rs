@@ -140,7 +140,12 @@ impl KernelCache {
     pub(super) fn capabilities(&self) -> InitFlags {
         match self.sharing {
             Sharing::Alone => InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO,
-            Sharing::Several | Sharing::Hosts(_) => InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            // Without the last two the kernel keeps advisory locks itself, for this mount alone.
+            Sharing::Several | Sharing::Hosts(_) => {
+                InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
+                    | InitFlags::FUSE_POSIX_LOCKS
+                    | InitFlags::FUSE_FLOCK_LOCKS
+            }
         }
     }
 
@@ -176,15 +181,23 @@ impl KernelCache {
     pub(super) fn open_flags(&self) -> FopenFlags {
         match self.sharing {
             Sharing::Alone => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
-            Sharing::Several => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
-            // A close is the moment from which others see what was written.
-            Sharing::Hosts(_) => FopenFlags::FOPEN_DIRECT_IO,
+            // A close gives up locks.
+            Sharing::Several | Sharing::Hosts(_) => FopenFlags::FOPEN_DIRECT_IO,
         }
     }
 
     /// Whether the end of a file that the kernel knows may be an old one, when it appends.
     pub(super) fn end_may_be_old(&self) -> bool {
         self.sharing != Sharing::Alone
+    }
+
+    /// What the kernel knows of the attributes of `ino` may be old, and is needed anew.
+    pub(super) fn ask_again(&self, ino: Ino) {
+        if let Sharing::Hosts(_) = self.sharing
+            && let Some(connection) = &*self.connection.read()
+        {
+            connection.attributes(ino);
+        }
     }
 
     /// How often this kernel was told of a change through another mount.

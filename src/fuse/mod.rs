@@ -6,17 +6,22 @@
 //! 3. Kernel caches live for ever, since one process owns the store: what the server changes on its own (privileges
 //!    dropped by a write) is told to the kernel, and so is what goes through another mount: [`kernel_cache`].
 //! 4. The errno of each error is decided in one place: [`errno`].
-//! 5. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
+//! 5. Who waits for an advisory lock may do so for ever, and must be able to give up: [`advisory`], [`pending`].
+//! 6. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
 mod adapter;
+mod advisory;
 pub mod attach;
 pub mod control;
 mod convert;
 mod errno;
 mod kernel_cache;
+mod lock_flags;
 pub mod mount;
 mod notices;
+mod pending;
 mod points;
+mod renames;
 mod source;
 mod stop;
 mod waiting;

@@ -209,9 +209,11 @@ fn begin(
             namespace,
             control: Control::new(facts),
             waiting: WaitingRoom::new(),
+            lock_waits: WaitingRoom::new(),
             cache: Arc::new(KernelCache::new(sharing)),
             mounts: OnceLock::new(),
             requests: AtomicU64::new(0),
+            handles: AtomicU64::new(0),
         });
         if source.cache_ttl().is_some() {
             let session = shared.namespace.session();
@@ -330,7 +332,9 @@ impl Tree {
         let outcome = session.run();
         served.end();
         shared.namespace.locks().close_session(shared.namespace.session());
+        shared.namespace.close_advisory();
         shared.waiting.close();
+        shared.lock_waits.close();
         shared.cache.close();
         let ended = shared.namespace.end();
         drop(shared);

@@ -11,8 +11,10 @@
 //! 4. A wait must cost nothing to those who do not wait, and wake nobody but the one who is granted: [`LockTable`].
 //! 5. The same rules must hold where the locks are documents that many hosts change: [`SharedLocks`].
 //! 6. The dead must be told from the slow, and cleaned up after: [`session`].
-//! 7. Anybody must be able to see who holds what, for what, and since when: [`LockDocument`].
+//! 7. Locks that programs take with flock(2) and fcntl(2) exclude programs of other hosts: [`advisory`].
+//! 8. Anybody must be able to see who holds what, for what, and since when: [`LockDocument`].
 
+pub mod advisory;
 mod change;
 pub mod decide;
 mod document;

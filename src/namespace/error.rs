@@ -3,6 +3,7 @@
 use crate::content::ContentError;
 use crate::document::{Ino, Key, NameError};
 use crate::lock::LockError;
+use crate::lock::advisory::AdvisoryError;
 use crate::store::{CommitError, StoreError};
 
 /// Why an operation failed.
@@ -56,6 +57,9 @@ pub enum NamespaceError {
     /// The locks of a rename were not granted.
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// An advisory lock was not granted.
+    #[error(transparent)]
+    Advisory(#[from] AdvisoryError),
     /// Other changes of the same documents won every time, for as long as an operation tries.
     #[error("gave up after {attempts} attempts: document {key} changes too often")]
     Contended {

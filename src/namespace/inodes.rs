@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
+use super::advisory::held::Held;
 use crate::content::ContentFile;
 use crate::document::Ino;
 use crate::store::NodeRef;
@@ -31,11 +32,14 @@ pub(super) struct InodeTable {
 }
 
 /// One inode in use.
+#[derive(Default)]
 pub(super) struct OpenInode {
     /// Taken by whoever opens, closes or removes the inode.
     pub(super) life: Mutex<Life>,
     /// Taken shared by readers and exclusively by writers of the content.
     pub(super) io: RwLock<Io>,
+    /// Taken by whoever takes or gives up advisory locks.
+    pub(super) advisory: Mutex<Held>,
 }
 
 /// Who has the inode open.
@@ -76,9 +80,7 @@ impl InodeTable {
     /// The inode's entry, made if there is none.
     pub(super) fn pin(&self, ino: Ino) -> Pin<'_> {
         let mut shard = self.shard(ino).lock();
-        let inode = shard
-            .entry(ino)
-            .or_insert_with(|| Arc::new(OpenInode { life: Mutex::default(), io: RwLock::default() }));
+        let inode = shard.entry(ino).or_default();
         Pin { table: self, ino, inode: Some(Arc::clone(inode)) }
     }
 

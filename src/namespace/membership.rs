@@ -29,6 +29,7 @@ use crate::lock::{Locks, SharedLocks};
 use crate::store::cells::documents::DocumentCells;
 use crate::store::{Commit, CommitError, Range, Store, StoreError, for_each};
 
+use super::advisory::held::drop_session;
 use super::collect::Collector;
 use alive::Proof;
 use bell::Bell;
@@ -227,8 +228,9 @@ impl Watcher {
     }
 }
 
-/// Collects what a dead session had unlinked while it was open.
+/// Collects what a dead session had unlinked while it was open, and gives up its advisory locks.
 fn collect_of(store: &dyn Store, collector: &Collector, dead: SessionId) -> Result<(), StoreError> {
+    drop_session(store, dead)?;
     let mut orphans = Vec::new();
     for_each::<_, StoreError>(store, Range::All(Kind::Orphan), |key, stored| {
         if let (Key::Orphan(ino), Document::Orphan(Orphan { session })) = (key, &*stored?.document)

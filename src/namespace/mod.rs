@@ -13,9 +13,11 @@
 //! 6. A session that was declared dead changes nothing more, whatever it was doing: [`gate`].
 //!    On a store that many hosts use, sessions say that they live, and clean up after those that do not: [`membership`].
 //! 7. Several mounts of one process change one tree, and each sees at once what the others changed: [`peers`].
-//! 8. Access control lists, whose masks and defaults are the server's part: [`acl`].
+//! 8. Locks that programs take on files exclude programs of other mounts and hosts: [`advisory`].
+//! 9. Access control lists, whose masks and defaults are the server's part: [`acl`].
 
 pub mod acl;
+mod advisory;
 mod collect;
 mod error;
 mod gate;
@@ -40,11 +42,13 @@ use crate::document::{Ino, Node, SessionId, Timestamp, Version, Volume};
 use crate::lock::Locks;
 use crate::store::{Commit, NodeRef, Store};
 
+pub use advisory::{AdvisoryCall, GiveUp};
 pub use collect::Collector;
 pub use error::{NamespaceError, Result};
 pub use peers::Watcher;
 pub use session::{Fenced, SessionInfo};
 
+use advisory::Advisory;
 use gate::Gate;
 use inodes::InodeTable;
 use membership::Membership;
@@ -126,6 +130,7 @@ pub struct Namespace {
     splits: Arc<ops::readdir::Splits>,
     collector: Arc<Collector>,
     peers: Arc<Peers>,
+    advisory: Arc<Advisory>,
     /// How often this mount has each file open.
     opens: Mutex<HashMap<Ino, u64>>,
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::advisory::Advisory;
 use super::collect::Collector;
 use super::gate::Gate;
 use super::inodes::InodeTable;
@@ -64,10 +65,16 @@ struct Process {
     splits: Arc<Splits>,
     collector: Arc<Collector>,
     peers: Arc<Peers>,
+    advisory: Arc<Advisory>,
 }
 
 impl Process {
-    fn start(store: Arc<dyn Store>, contents: Contents, settings: Settings) -> Result<Self> {
+    fn start(
+        store: Arc<dyn Store>,
+        contents: Contents,
+        settings: Settings,
+        advisory: Advisory,
+    ) -> Result<Self> {
         let collector = Arc::new(Collector::start(Arc::clone(&store), contents.clone())?);
         Ok(Self {
             store,
@@ -77,6 +84,7 @@ impl Process {
             splits: Arc::default(),
             collector,
             peers: Arc::default(),
+            advisory: Arc::new(advisory),
         })
     }
 
@@ -110,6 +118,7 @@ impl Process {
             splits: self.splits,
             collector: self.collector,
             peers: self.peers,
+            advisory: self.advisory,
             opens: Mutex::default(),
         }
     }
@@ -127,7 +136,8 @@ impl Namespace {
         settings: Settings,
         info: SessionInfo,
     ) -> Result<Self> {
-        let process = Process::start(store, contents.into(), settings)?;
+        let advisory = Advisory::in_process(&info.host);
+        let process = Process::start(store, contents.into(), settings, advisory)?;
         let dead = dead_sessions(&*process.store)?;
         if !dead.is_empty() {
             recover(&*process.store, &process.collector, &dead)?;
@@ -147,7 +157,8 @@ impl Namespace {
         settings: Settings,
         info: SessionInfo,
     ) -> Result<Self> {
-        let joined = Process::start(store, contents.into(), settings)?.join(info)?;
+        let advisory = Advisory::among_hosts(&info.host, &*store)?;
+        let joined = Process::start(store, contents.into(), settings, advisory)?.join(info)?;
         joined.peers.live().push(joined.session);
         Ok(joined)
     }
@@ -165,6 +176,7 @@ impl Namespace {
             splits: Arc::clone(&self.splits),
             collector: Arc::clone(&self.collector),
             peers: Arc::clone(&self.peers),
+            advisory: Arc::clone(&self.advisory),
         };
         let mut live = self.peers.live();
         let other = if self.is_shared() {
@@ -198,6 +210,7 @@ impl Namespace {
     /// When the store fails; the next mount then recovers.
     pub fn end(&self) -> Result<()> {
         self.locks.close_session(self.session);
+        self.advisory.drop_session(self.session);
         let mut live = self.peers.live();
         live.retain(|session| *session != self.session);
         let left = match live.first() {
@@ -244,6 +257,7 @@ impl Namespace {
             _ => return self.fence_other(self.session, by),
         };
         let broken = table.revoke_session(self.session, by);
+        self.advisory.drop_session(self.session);
         self.set_state(SessionState::Fenced)?;
         let recovered = !self.has_orphans()?;
         if recovered {

@@ -4,6 +4,8 @@
 //! Every test ends with a check of the whole volume, under the mount and after it: see [`world::World::finish`].
 
 mod access;
+mod advisory;
+mod away;
 mod bytes;
 mod counts;
 mod fenced;

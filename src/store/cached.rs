@@ -101,7 +101,10 @@ impl CachedStore {
 /// Others change these so often, or only once, that they are asked for every time. Chunks are kept by `content::chunks`,
 /// under the version of their node: an old one from here would be taken for one that was read under a new version.
 fn is_remembered(key: &Key) -> bool {
-    !matches!(key.kind(), Kind::Volume | Kind::Session | Kind::Lock | Kind::Orphan | Kind::Chunk)
+    !matches!(
+        key.kind(),
+        Kind::Volume | Kind::Session | Kind::Lock | Kind::Advisory | Kind::Orphan | Kind::Chunk
+    )
 }
 
 /// What a merge probably makes of a document.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use super::{Check, Commit, CommitError, Range, Scan, ScanItem, Start, Store, StoreError, for_each};
 use crate::document::{
-    Body, Chunk, Content, ContentPlace, Directory, Document, Entry, EntryPosition, FileKind, Ino, Key, Kind,
-    LockClaim, LockMode, LockRecord, Locking, Name, Node, NodeDelta, Orphan, Regular, Session, SessionId,
-    SessionState, Timestamp, Version, Volume, Xattr,
+    AdvisoryFamily, AdvisoryLock, AdvisoryRecord, Body, Chunk, Content, ContentPlace, Directory, Document,
+    Entry, EntryPosition, FileKind, Ino, Key, Kind, LockClaim, LockMode, LockRecord, Locking, Name, Node,
+    NodeDelta, OFFSET_MAX, Orphan, Regular, Session, SessionId, SessionState, Timestamp, Version, Volume,
+    Xattr,
 };
 
 /// Makes an empty store.
@@ -369,6 +370,7 @@ fn documents() -> Vec<(Key, Document)> {
         (Key::Orphan(Ino(9)), Document::Orphan(Orphan { session: id })),
         (Key::Session(id), session(SessionState::Joining)),
         (Key::Lock("%2Fa%2F%FF".into()), Document::Lock(lock)),
+        (Key::Advisory(Ino(9)), Document::Advisory(advisory(id))),
     ];
     for (ino, body) in (20..).zip(bodies) {
         let node = Node {
@@ -385,6 +387,22 @@ fn documents() -> Vec<(Key, Document)> {
         all.push((Key::Node(Ino(ino)), Document::Node(node)));
     }
     all
+}
+
+fn advisory(session: SessionId) -> AdvisoryRecord {
+    let lock = |family, mode, start, end| AdvisoryLock {
+        family,
+        mode,
+        start,
+        end,
+        session,
+        owner: u64::MAX,
+        pid: u32::MAX,
+        host: "\u{fc}.example".into(),
+        since: Timestamp { sec: i64::MAX, nsec: 999_999_999 },
+    };
+    let range = lock(AdvisoryFamily::Fcntl, LockMode::Shared, 1, 1);
+    AdvisoryRecord { locks: vec![range, lock(AdvisoryFamily::Flock, LockMode::Exclusive, 0, OFFSET_MAX)] }
 }
 
 fn every_kind(store: &dyn Store) {

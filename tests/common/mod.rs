@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
+pub(crate) mod excluded;
+pub(crate) mod locker;
 pub(crate) mod rng;
 
 use std::ffi::OsStr;

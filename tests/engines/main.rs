@@ -3,4 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A test: what goes wrong has failed it.
 #![allow(clippy::disallowed_methods)] // It measures real time with real threads.
 
+#[path = "../common/mod.rs"]
+mod common;
+
+mod advisory;
 mod postgres;
+#[allow(dead_code, reason = "its other users need the rest")]
+mod redis_server;

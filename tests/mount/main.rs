@@ -16,6 +16,7 @@ mod handles;
 mod life;
 mod linear;
 mod listing;
+mod locks;
 mod many;
 mod many_life;
 mod mount8;

@@ -100,6 +100,7 @@ fn redirect(document: &mut Document, to: u64) {
         Document::Xattr(xattr) => xattr.value = vec![0; (to % 90_000) as usize].into(),
         Document::Chunk(chunk) => chunk.bytes = vec![0; (to % 9000) as usize].into(),
         Document::Lock(lock) => lock.holders.clear(),
+        Document::Advisory(advisory) => advisory.locks.clear(),
     }
 }
 
@@ -118,7 +119,8 @@ fn count(document: &mut Document, number: u32) {
         | Document::Content(_)
         | Document::Xattr(_)
         | Document::Chunk(_)
-        | Document::Lock(_) => {}
+        | Document::Lock(_)
+        | Document::Advisory(_) => {}
     }
 }
 
@@ -133,6 +135,7 @@ fn moved(key: &Key, to: u64) -> Key {
         Key::Session(_) => Key::Session(SessionId(to)),
         Key::Chunk(_, index) => Key::Chunk(Ino(to), index),
         Key::Lock(_) => Key::Lock(format!("%2F{to}").into()),
+        Key::Advisory(_) => Key::Advisory(Ino(to)),
     }
 }
 

@@ -115,6 +115,21 @@ pub(super) fn chunk(len: usize) -> Document {
     Document::Chunk(Chunk { bytes: vec![b'x'; len].into() })
 }
 
+pub(super) fn advisory(locks: &[(SessionId, LockMode, u64, u64)]) -> Document {
+    let lock = |&(session, mode, start, end): &(SessionId, LockMode, u64, u64)| AdvisoryLock {
+        family: AdvisoryFamily::Fcntl,
+        mode,
+        start,
+        end,
+        session,
+        owner: 1,
+        pid: 4711,
+        host: "ada".into(),
+        since: Timestamp::default(),
+    };
+    Document::Advisory(AdvisoryRecord { locks: locks.iter().map(lock).collect() })
+}
+
 pub(super) fn xattr(len: usize) -> Document {
     Document::Xattr(Xattr { value: vec![b'x'; len].into() })
 }

@@ -212,6 +212,19 @@ fn sessions_and_values(rule: Rule) -> Ways {
         Rule::SessionKey => {
             (&[], &[|v| v.put(Key::Session(SESSION), session(SessionId(8), SessionState::Live))])
         }
+        Rule::AdvisorySession => (&[leave_a_lock], &[leave_a_lock]),
+        Rule::AdvisoryLocks => {
+            const SHARED: (SessionId, LockMode, u64, u64) = (SESSION, LockMode::Shared, 5, OFFSET_MAX);
+            (
+                &[],
+                &[
+                    |v| v.put(Key::Advisory(Ino(3)), advisory(&[])),
+                    |v| v.put(Key::Advisory(Ino(3)), advisory(&[(SESSION, LockMode::Shared, 9, 8)])),
+                    // A holder's own.
+                    |v| v.put(Key::Advisory(Ino(3)), advisory(&[(SESSION, LockMode::Shared, 0, 5), SHARED])),
+                ],
+            )
+        }
         Rule::Mode => (&[|v| v.edit(3, |n| n.mode = 0o10000)], &[]),
         Rule::Nanoseconds => (
             &[
@@ -281,6 +294,10 @@ fn into_itself(volume: &mut Sample) {
         directory.parent = Ino(11);
         directory.children = 1;
     });
+}
+
+fn leave_a_lock(volume: &mut Sample) {
+    volume.put(Key::Advisory(Ino(3)), advisory(&[(SessionId(99), LockMode::Shared, 0, 9)]));
 }
 
 fn rename_xattr(volume: &Sample, name: &str) {

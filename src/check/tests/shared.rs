@@ -95,3 +95,36 @@ fn claims_of_sessions_that_are_gone_are_garbage() {
         "session 0000000000000009 has a claim in it, and has been recovered"
     );
 }
+
+#[test]
+fn advisory_locks_of_hosts_that_live_are_sound_if_they_can_all_be_held() {
+    let (shared, exclusive) = (LockMode::Shared, LockMode::Exclusive);
+    let held = [(SESSION, shared, 0, 9), (OTHER, shared, 5, 20), (OTHER, exclusive, 21, OFFSET_MAX)];
+    let volume = volume();
+    volume.put(Key::Advisory(Ino(3)), advisory(&held));
+    let report = volume.check();
+    assert_eq!(garbage(&report), []);
+    assert_eq!(report.counts.advisory_locks, 3);
+    volume.put(Key::Advisory(Ino(3)), advisory(&[(SESSION, exclusive, 0, 9), (OTHER, shared, 9, 9)]));
+    let report = volume.check();
+    assert_eq!(report.by_rule.into_iter().collect::<Vec<_>>(), [(Rule::AdvisoryLocks, 1)]);
+    assert!(report.violations[0].detail.ends_with("are both held at byte 9"), "{:?}", report.violations);
+}
+
+#[test]
+fn advisory_locks_of_sessions_that_are_gone_are_violations() {
+    let volume = volume();
+    let recovered = SessionId(9);
+    volume.put(Key::Session(recovered), session(recovered, SessionState::Recovered));
+    let left = |session| advisory(&[(OTHER, LockMode::Shared, 0, 9), (session, LockMode::Shared, 0, 9)]);
+    volume.put(Key::Advisory(Ino(3)), left(SessionId(99)));
+    volume.put(Key::Advisory(Ino(7)), left(recovered));
+    let report = volume.check();
+    assert_eq!(report.by_rule.clone().into_iter().collect::<Vec<_>>(), [(Rule::AdvisorySession, 2)]);
+    assert_eq!(report.violations[1].detail, "session 0000000000000009 holds a lock, and has been recovered");
+    // Read before its session had ended in good order, and gone since.
+    let before = volume.store.snapshot_of_all();
+    volume.delete(Key::Advisory(Ino(3)));
+    volume.delete(Key::Advisory(Ino(7)));
+    assert!(volume.check_with(&before).is_clean());
+}

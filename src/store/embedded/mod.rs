@@ -120,9 +120,19 @@ impl EmbeddedStore {
             .open()
             .map_err(opening)?;
         let open = |kind: Kind| db.keyspace(kind.name(), KeyspaceCreateOptions::default).map_err(opening);
-        let [a, b, c, d, e, f, g, h, i] = Kind::ALL;
-        let spaces =
-            [open(a)?, open(b)?, open(c)?, open(d)?, open(e)?, open(f)?, open(g)?, open(h)?, open(i)?];
+        let [a, b, c, d, e, f, g, h, i, j] = Kind::ALL;
+        let spaces = [
+            open(a)?,
+            open(b)?,
+            open(c)?,
+            open(d)?,
+            open(e)?,
+            open(f)?,
+            open(g)?,
+            open(h)?,
+            open(i)?,
+            open(j)?,
+        ];
         let eras = db.keyspace(ERA_SPACE, KeyspaceCreateOptions::default).map_err(opening)?;
         let versions = Versions::open(&eras)?;
         Ok(Self {

@@ -13,9 +13,9 @@ use tokio_postgres::types::FromSqlOwned;
 use super::tables::table;
 use super::value::Value;
 use crate::document::{
-    Body, Chunk, Content, Directory, Document, Entry, EntryPosition, FileKind, Ino, Key, Kind, LockRecord,
-    Name, Node, NodeDelta, Orphan, Regular, Session, SessionId, SessionState, Stored, Timestamp, Version,
-    Volume, Xattr,
+    AdvisoryRecord, Body, Chunk, Content, Directory, Document, Entry, EntryPosition, FileKind, Ino, Key,
+    Kind, LockRecord, Name, Node, NodeDelta, Orphan, Regular, Session, SessionId, SessionState, Stored,
+    Timestamp, Version, Volume, Xattr,
 };
 use crate::store::StoreError;
 
@@ -23,7 +23,7 @@ use crate::store::StoreError;
 pub(super) fn key_values(key: &Key) -> Vec<Value> {
     match key {
         Key::Volume => vec![Value::Int(1)],
-        Key::Node(ino) | Key::Content(ino) | Key::Orphan(ino) => vec![ino.0.into()],
+        Key::Node(ino) | Key::Content(ino) | Key::Orphan(ino) | Key::Advisory(ino) => vec![ino.0.into()],
         Key::Entry(parent, name) => {
             vec![parent.0.into(), EntryPosition::of(name.as_bytes()).0.into(), name.as_bytes().into()]
         }
@@ -86,6 +86,7 @@ pub(super) fn document_values(document: &Document) -> Vec<Value> {
             json(&lock.holders),
             json(&lock.waiters),
         ],
+        Document::Advisory(AdvisoryRecord { locks }) => vec![(locks.len() as u64).into(), json(locks)],
     }
 }
 
@@ -177,6 +178,7 @@ pub(super) fn placeholder(kind: Kind) -> Document {
         Kind::Lock => {
             Document::Lock(LockRecord { path: Vec::new(), holders: Vec::new(), waiters: Vec::new() })
         }
+        Kind::Advisory => Document::Advisory(AdvisoryRecord::default()),
     }
 }
 
@@ -264,6 +266,10 @@ fn document(key: &Key, columns: &mut Columns<'_>) -> Result<Document, Wrong> {
             let _for_people: (Option<String>, i64) = (columns.take()?, columns.take()?);
             Document::Lock(LockRecord { path, holders: columns.json()?, waiters: columns.json()? })
         }
+        Key::Advisory(_) => {
+            let _for_people: i64 = columns.take()?;
+            Document::Advisory(AdvisoryRecord { locks: columns.json()? })
+        }
     })
 }
 
@@ -338,5 +344,6 @@ fn key(kind: Kind, columns: &mut Columns<'_>) -> Result<Key, Wrong> {
         Kind::Session => Key::Session(columns.take::<String>()?.parse()?),
         Kind::Chunk => Key::Chunk(Ino(columns.u64()?), columns.u64()?),
         Kind::Lock => Key::Lock(columns.take::<String>()?.into()),
+        Kind::Advisory => Key::Advisory(Ino(columns.u64()?)),
     })
 }

@@ -50,6 +50,7 @@ pub(super) fn table(kind: Kind) -> Table {
         Kind::Session => (&["id"], &SESSION),
         Kind::Chunk => (&["ino", "index"], &["bytes"]),
         Kind::Lock => (&["id"], &LOCK),
+        Kind::Advisory => (&["ino"], &["lock_count", "locks"]),
     };
     Table { name: kind.name(), key, columns }
 }
@@ -180,7 +181,7 @@ fn behind_key(what: What, columns: &[&str]) -> String {
 /// JSON is read as text: the driver need not know the type.
 fn selected(columns: &[&str]) -> String {
     let column = |column: &&str| match *column {
-        "holders" | "waiters" => format!("CAST({column} AS text)"),
+        "holders" | "waiters" | "locks" => format!("CAST({column} AS text)"),
         other => other.to_owned(),
     };
     columns.iter().map(column).collect::<Vec<_>>().join(", ")

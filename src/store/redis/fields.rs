@@ -7,10 +7,11 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::document::{
-    Body, Chunk, Content, ContentPlace, Directory, Document, Entry, FileKind, Ino, Key, Kind, LockClaim,
+    AdvisoryRecord, Body, Chunk, Content, ContentPlace, Directory, Document, Entry, FileKind, Ino, Key, Kind,
     LockMode, LockRecord, Name, Node, Orphan, Regular, Session, Stored, Timestamp, Version, Volume, Xattr,
 };
 
@@ -116,6 +117,10 @@ pub(super) fn write(document: &Document) -> Fields {
                 .word("holders", &lock.holders)
                 .word("waiters", &lock.waiters);
         }
+        Document::Advisory(AdvisoryRecord { locks }) => {
+            // The first is for people.
+            fields.text("lock_count", locks.len()).word("locks", locks);
+        }
     }
     fields.0
 }
@@ -202,9 +207,10 @@ pub(super) fn read(key: &Key, fields: &[(Vec<u8>, Vec<u8>)]) -> Result<Stored, S
         }),
         Kind::Lock => Document::Lock(LockRecord {
             path: fields.bytes("path")?.to_vec(),
-            holders: fields.claims("holders")?,
-            waiters: fields.claims("waiters")?,
+            holders: fields.json("holders")?,
+            waiters: fields.json("waiters")?,
         }),
+        Kind::Advisory => Document::Advisory(AdvisoryRecord { locks: fields.json("locks")? }),
     };
     Ok(Stored { version: Version(fields.number("version")?), document: document.into() })
 }
@@ -277,7 +283,7 @@ impl Reader<'_> {
         text.split_once('.').and_then(parse).ok_or_else(|| format!("field {field}: {text:?} is no time"))
     }
 
-    fn claims(&self, field: &str) -> Result<Vec<LockClaim>, String> {
+    fn json<T: DeserializeOwned>(&self, field: &str) -> Result<T, String> {
         serde_json::from_slice(self.bytes(field)?).map_err(|e| format!("field {field}: {e}"))
     }
 }
@@ -291,10 +297,10 @@ mod tests {
         #[test]
         fn no_fields_make_read_panic(
             fields in proptest::collection::vec(
-                ("kind|mode|atime|version|name|parent|size|holders|state", "[a-z0-9.\\[\\]{}-]{0,8}"), 0..9),
+                ("kind|mode|atime|version|name|parent|size|holders|locks|state", "[a-z0-9.\\[\\]{}-]{0,8}"), 0..9),
         ) {
             let fields: Vec<_> = fields.into_iter().map(|(a, b)| (a.into_bytes(), b.into_bytes())).collect();
-            for key in ["volume", "node:1", "entry:1:a", "content:1", "session:00000000000000ab", "lock:a"] {
+            for key in ["volume", "node:1", "entry:1:a", "content:1", "session:00000000000000ab", "lock:a", "advisory:1"] {
                 let _ = read(&key.parse().unwrap(), &fields);
             }
         }

@@ -109,7 +109,9 @@ pub(super) fn position(position: EntryPosition) -> String {
 pub(super) fn member(key: &Key) -> Vec<u8> {
     match key {
         Key::Volume => key.kind().name().into(),
-        Key::Node(ino) | Key::Content(ino) | Key::Orphan(ino) => number(ino.0).into_bytes(),
+        Key::Node(ino) | Key::Content(ino) | Key::Orphan(ino) | Key::Advisory(ino) => {
+            number(ino.0).into_bytes()
+        }
         Key::Chunk(_, index) => number(*index).into_bytes(),
         Key::Session(id) => id.to_string().into_bytes(),
         Key::Lock(id) => id.as_bytes().to_vec(),
@@ -129,6 +131,7 @@ pub(super) fn key(kind: Kind, group: &[u8], member: &[u8]) -> Option<Key> {
         Kind::Node => Key::Node(ino(member)?),
         Kind::Content => Key::Content(ino(member)?),
         Kind::Orphan => Key::Orphan(ino(member)?),
+        Kind::Advisory => Key::Advisory(ino(member)?),
         Kind::Session => Key::Session(std::str::from_utf8(member).ok()?.parse::<SessionId>().ok()?),
         Kind::Lock => format!("lock:{}", std::str::from_utf8(member).ok()?).parse().ok()?,
         Kind::Chunk => Key::Chunk(ino(group)?, ino(member)?.0),
@@ -152,6 +155,7 @@ mod tests {
             few().prop_map(|i| Key::Node(Ino(i))),
             few().prop_map(|i| Key::Content(Ino(i))),
             few().prop_map(|i| Key::Orphan(Ino(i))),
+            few().prop_map(|i| Key::Advisory(Ino(i))),
             few().prop_map(|i| Key::Session(SessionId(i))),
             (few(), few()).prop_map(|(i, n)| Key::Chunk(Ino(i), n)),
             "[%A-Za-z0-9._~=-]{1,6}".prop_map(|id| Key::Lock(id.into())),

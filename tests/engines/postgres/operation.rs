@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockwood::document::{Document, Ino, Key, Orphan, SessionId};
+use lockwood::document::{AdvisoryRecord, Document, Ino, Key, Orphan, SessionId};
 use lockwood::store::postgres::{PostgresStore, Target};
 use lockwood::store::{Commit, Reader, Store};
 
@@ -129,6 +129,27 @@ fn what_is_wrong_is_said() {
     // Through the socket, as Debian's administrators come.
     let socket = server.socket_directory().display().to_string().replace('/', "%2F");
     open(&format!("postgres://lockwood@{socket}:{port}/lockwood?schema=good")).close();
+}
+
+/// A volume that a program before advisory locks has made.
+#[test]
+fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_has() {
+    let Some(server) = PostgresServer::start() else { return };
+    let store = format(&server.url("old"));
+    store.commit(&Commit::new().put(Key::Orphan(Ino(7)), orphan())).unwrap();
+    store.close();
+    server.psql(
+        "lockwood",
+        "SET search_path = old; DROP VIEW advisory_lock; DROP TABLE advisory; \
+         DELETE FROM schema_version WHERE version > 1",
+    );
+    let store = open(&server.url("old"));
+    assert!(store.get(&Key::Orphan(Ino(7))).unwrap().is_some());
+    let locks = Document::Advisory(AdvisoryRecord::default());
+    store.commit(&Commit::new().put(Key::Advisory(Ino(7)), locks)).unwrap();
+    store.close();
+    open(&server.url("old")).close();
+    assert_eq!(server.psql("lockwood", "SELECT count(*), max(version) FROM old.schema_version"), "2|2");
 }
 
 fn volume(server: &PostgresServer) -> Document {

@@ -1,0 +1,79 @@
+//! An engine whose changes of advisory locks can fail, and whose notices can be lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use crate::document::{Key, Stored, Version};
+use crate::store::memory::MemoryStore;
+use crate::store::{
+    Capabilities, Commit, CommitError, Listener, Reader, Scan, ScanItem, Store, StoreCounters, StoreError,
+};
+
+/// An engine that can be away, and whose notices can be lost.
+#[derive(Default)]
+pub(super) struct Engine {
+    memory: MemoryStore,
+    /// No change of advisory locks gets there.
+    pub(super) away: AtomicBool,
+    /// Nobody is told of anything.
+    silent: bool,
+}
+
+impl Engine {
+    /// One whose notices are lost.
+    pub(super) fn silent() -> Self {
+        Self { silent: true, ..Self::default() }
+    }
+}
+
+impl Reader for Engine {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.memory.get(key)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.memory.scan(scan)
+    }
+}
+
+impl Store for Engine {
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        let of_locks = commit.writes.iter().any(|write| matches!(write.key(), Key::Advisory(_)));
+        if of_locks && self.away.load(SeqCst) {
+            return Err(StoreError::Engine { what: "a test".to_owned(), source: "away".into() }.into());
+        }
+        self.memory.commit(commit)
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
+        if self.silent { Ok(()) } else { self.memory.listen(listener) }
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.memory.sync()
+    }
+
+    fn admit_content(&self, bytes: u64) -> Result<(), StoreError> {
+        self.memory.admit_content(bytes)
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        self.memory.reserve_bytes()
+    }
+
+    fn stop(&self, cause: &str) {
+        self.memory.stop(cause);
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.memory.capabilities()
+    }
+
+    fn snapshot(&self) -> Box<dyn Reader + '_> {
+        self.memory.snapshot()
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.memory.counters()
+    }
+}
