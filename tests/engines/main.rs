@@ -4,3 +4,4 @@
 #![allow(clippy::disallowed_methods)] // It measures real time with real threads.
 
 mod postgres;
+mod redlock;

@@ -93,6 +93,9 @@ pub struct Status {
     pub volume: String,
     /// Its lock strategy.
     pub locking: String,
+    /// The servers that keep the locks, if that is not with the tree.
+    #[serde(default)]
+    pub lock_servers: Option<String>,
     /// When it was mounted.
     pub mounted: Timestamp,
     /// Where the daemon logs to.
@@ -126,6 +129,7 @@ fn status(shared: &Shared) -> Result<Status> {
         session: namespace.session().to_string(),
         volume: volume.id.clone(),
         locking: volume.locking.to_string(),
+        lock_servers: namespace.locks().servers().map(ToString::to_string),
         mounted: Timestamp::before(facts.since, std::time::Duration::ZERO),
         log: facts.log.clone(),
         requests: shared.requests.load(Relaxed),
