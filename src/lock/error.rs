@@ -93,8 +93,8 @@ pub enum LockError {
     /// The locks ended before the change was made, and may be somebody else's by now. The caller has changed nothing; it may
     /// try again.
     #[error(
-        "its locks ran out {since:.1?} ago, before the change was made: this host stood still, or too few lock servers \
-         answered for too long; nothing was changed, so it can be done again"
+        "its locks ran out {since:.1?} ago, and others may have them: this host stood still, or too few lock servers \
+         answered for too long; no change that needs them was made, so it can be done again"
     )]
     Lapsed {
         /// How long ago.

@@ -3,5 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A test: what goes wrong has failed it.
 #![allow(clippy::disallowed_methods)] // It measures real time with real threads.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod postgres;
 mod redlock;

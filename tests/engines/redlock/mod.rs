@@ -4,6 +4,7 @@
 mod agreement;
 mod failures;
 mod locking;
+mod mounts;
 mod paused;
 #[allow(dead_code)] // Others use more of it.
 #[path = "../redis_server.rs"]
