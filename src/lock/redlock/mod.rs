@@ -9,8 +9,8 @@
 //!    `acquire.lua`. What the answers mean is [`quorum`].
 //! 2. A majority of servers may be split between several who ask at the same time. Nobody keeps what he could not use: it is
 //!    released everywhere, and asked for again after a pause of random length. Who asked first leaves a mark where his way
-//!    was blocked, to which later ones give way; so nobody starves. The order is the same on all servers, and who waits holds
-//!    nothing, so no two can wait for each other.
+//!    was blocked, to which later ones give way; so nobody starves. The order is the same on all servers, and who waits
+//!    holds nothing, so no two can wait for each other.
 //! 3. A lock ends by itself if its holder stands still, and the holder cannot know: whatever rests on it must say so before
 //!    it takes effect ([`RedlockGuard::lost`]), and even then the end may come between the look and the commit. **Safety
 //!    rests on the commit**, which checks the versions of all that it read, and the session.

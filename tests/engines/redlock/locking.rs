@@ -214,40 +214,36 @@ fn people_see_what_a_majority_says() {
 #[test]
 #[ignore = "a measurement"]
 fn what_a_set_costs() {
-    const TIMES: u32 = 2_000;
+    const TIMES: usize = 2_000;
+    let show = |name: &str, mut times: Vec<Duration>| {
+        times.sort_unstable();
+        let [median, most] = [times[TIMES / 2], times[TIMES * 99 / 100]];
+        println!("{name}: median {median:?}, 99 of 100 within {most:?}");
+    };
+    let timed = |work: &mut dyn FnMut()| {
+        let begun = Instant::now();
+        work();
+        begun.elapsed()
+    };
     let Some(fleet) = Fleet::start(5) else { return };
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", fleet.0[0].port())).unwrap();
     let mut connection = client.get_connection().unwrap();
-    let timed = |name: &str, work: &mut dyn FnMut()| {
-        let mut times: Vec<Duration> = (0..TIMES)
-            .map(|_| {
-                let begun = Instant::now();
-                work();
-                begun.elapsed()
-            })
-            .collect();
-        times.sort_unstable();
-        println!(
-            "{name}: median {:?}, 99 of 100 within {:?}",
-            times[TIMES as usize / 2],
-            times[TIMES as usize * 99 / 100]
-        );
-    };
-    timed("PING", &mut || redis::cmd("PING").exec(&mut connection).unwrap());
+    let mut ping = || redis::cmd("PING").exec(&mut connection).unwrap();
+    show("PING", (0..TIMES).map(|_| timed(&mut ping)).collect());
     let set = LockSet::for_rename(&id("/a/b/c/d"), &id("/a/x/y/z")).unwrap();
     for which in [&[0][..], &[0, 1, 2], &[0, 1, 2, 3, 4]] {
         let servers = servers(&fleet.list_of(which), Duration::ZERO);
         let party = Party::with(servers, 1, Settings { ttl: TTL, extend: true });
-        let mut held = None;
-        let locks = set.entries().len();
-        let mut releases = Vec::new();
-        timed(&format!("{locks} locks on {} servers, taken", which.len()), &mut || {
-            let begun = Instant::now();
-            held = None;
-            releases.push(begun.elapsed());
-            held = Some(party.locks.try_acquire(&set, "rename /a/b/c/d to /a/x/y/z").unwrap());
-        });
-        releases.sort_unstable();
-        println!("  of which the release before: median {:?}", releases[releases.len() / 2]);
+        let (mut taken, mut released) = (Vec::new(), Vec::new());
+        for _ in 0..TIMES {
+            let mut held = None;
+            taken.push(timed(&mut || {
+                held = Some(party.locks.try_acquire(&set, "rename /a/b/c/d to /a/x/y/z"))
+            }));
+            released.push(timed(&mut || drop(held.take())));
+        }
+        let what = format!("{} locks on {} servers", set.entries().len(), which.len());
+        show(&format!("{what}, taken"), taken);
+        show(&format!("{what}, released"), released);
     }
 }

@@ -173,7 +173,7 @@ impl Reader for Halting {
 impl Store for Halting {
     fn commit(&self, commit: &Commit) -> std::result::Result<Version, CommitError> {
         let halt = self.halt.lock();
-        // Not a heartbeat: a host stands still in its rename alone here, so that nothing but the commit itself can refuse it.
+        // Not a heartbeat: the host stands still in its rename alone, so that nothing but the commit itself can refuse it.
         let renames = commit.writes.iter().any(|write| matches!(write.key(), Key::Entry(..)));
         if renames && matches!(&*halt, Halt::At { at: At::Commit, .. }) {
             self.stand_still(halt);
