@@ -65,13 +65,6 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { password: std::env::var("LOCKWOOD_REDIS_PASSWORD").ok(), ..Self::without_password() }
-    }
-}
-
-impl Options {
-    /// The default, whatever the environment has for volumes.
-    fn without_password() -> Self {
         Self {
             password: None,
             allow_volatile: false,

@@ -106,7 +106,7 @@ impl Servers {
                 )));
             }
             let shown = address.to_string();
-            let options = Options { answer_within: patience.answer_within, ..Options::without_password() };
+            let options = Options { answer_within: patience.answer_within, ..Options::default() };
             let pool = Pool::new(address, options).map_err(|e| AddressError::Url(format!("{shown}: {e}")))?;
             all.push(Server { pool, known: Mutex::default() });
         }

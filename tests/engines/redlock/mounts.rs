@@ -15,6 +15,7 @@ use crate::common::{Held, can_mount, is_alive, lockwood, program, run, signal, u
 
 const SECRET: &str = "s3cret-of-the-locks";
 const LEASE_S: u64 = 2;
+const LOCK_WAIT_S: u64 = 8;
 
 /// Two mounts of one volume, and the servers of both kinds.
 struct Mounts {
@@ -22,7 +23,7 @@ struct Mounts {
     dir: TempDir,
     url: String,
     list: String,
-    _servers: Vec<RedisServer>,
+    servers: Vec<RedisServer>,
 }
 
 impl Mounts {
@@ -38,7 +39,7 @@ impl Mounts {
         let dir = tempfile::Builder::new().prefix("lockwood-redlock-").tempdir().unwrap();
         let points = ["one", "other"].map(|name| dir.path().join(name));
         points.iter().for_each(|point| fs::create_dir(point).unwrap());
-        let mounts = Self { points, dir, url, list: hosts.join(","), _servers: servers };
+        let mounts = Self { points, dir, url, list: hosts.join(","), servers };
         // One password in an argument, the other in the environment.
         mounts.mount(0, &["--locks", &format!("redis://:{SECRET}@{}", mounts.list)]).ok();
         let named: Vec<_> = hosts.iter().rev().map(|host| format!("locks=redis://{host}")).collect();
@@ -51,7 +52,8 @@ impl Mounts {
     }
 
     fn mount(&self, at: usize, locks: &[&str]) -> crate::common::Ran {
-        let options = format!("allow-volatile,lease={LEASE_S},log={}", self.log(at).display());
+        let options =
+            format!("allow-volatile,lease={LEASE_S},lock_wait={LOCK_WAIT_S},log={}", self.log(at).display());
         let mut command = command();
         command.args(["mount", &self.url]).arg(&self.points[at]).args(["-o", &options]).args(locks);
         run(&mut command)
@@ -161,6 +163,30 @@ fn what_a_killed_mount_held_is_free_at_once_on_its_own_host() {
     drop(held);
     lockwood(["check".as_ref(), mounts.points[1].as_os_str()]).ok();
     lockwood(["umount".as_ref(), mounts.points[1].as_os_str()]).ok();
+}
+
+#[test]
+fn without_a_majority_renames_fail_and_say_why_and_all_else_goes_on() {
+    let Some(mut mounts) = Mounts::new() else { return };
+    settle(&mounts);
+    for at in [0, 2] {
+        mounts.servers[at].kill();
+    }
+    let (from, to) = (mounts.at(1, "d"), mounts.at(1, "e"));
+    let begun = Instant::now();
+    let error = fs::rename(&from, &to).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    assert!(begun.elapsed() >= Duration::from_secs(LOCK_WAIT_S), "{:?}", begun.elapsed());
+    let log = fs::read_to_string(mounts.log(1)).unwrap();
+    assert!(log.contains("1 of 3 lock servers answer, and 2 must"), "{log}");
+    fs::write(mounts.at(1, "d/file"), b"x").unwrap();
+    let sessions = lockwood(["sessions".as_ref(), mounts.points[1].as_os_str(), "--json".as_ref()]).ok();
+    assert_eq!(sessions.matches("\"mount_point\"").count(), 2, "{sessions}");
+    mounts.servers[0].restart();
+    fs::rename(&from, &to).unwrap();
+    for point in &mounts.points {
+        lockwood(["umount".as_ref(), point.as_os_str()]).ok();
+    }
 }
 
 /// The real thing: a process that stands still for longer than its locks last, and wakes up.

@@ -29,7 +29,9 @@ fn stand_still(at: At) -> Option<(Result<(), NamespaceError>, Vec<String>)> {
     let a = late.directory(Ino::ROOT, "a");
     let b = late.directory(Ino::ROOT, "b");
     let d = late.directory(b, "d");
+    let commits = u32::from(at == At::Commit);
     late.store.halt(at);
+    let before = late.store.sent();
     let outcome = std::thread::scope(|scope| {
         let renaming = scope.spawn(|| late.rename((Ino::ROOT, "a"), (d, "e")));
         late.store.wait_until_halted();
@@ -42,6 +44,7 @@ fn stand_still(at: At) -> Option<(Result<(), NamespaceError>, Vec<String>)> {
         late.store.go_on();
         renaming.join().unwrap()
     });
+    assert_eq!(late.store.sent() - before, commits, "who knows that its locks are lost sends no commit");
     let violations = other.violations();
     // What the other did is there.
     let c = other.namespace.lookup(a, &Name::new(b"c").unwrap());

@@ -2,6 +2,7 @@
 //! them can be made to stand still in the middle of an operation.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockwood::ambient;
@@ -49,7 +50,12 @@ impl Host {
         lock_servers: Option<Arc<Servers>>,
     ) -> Result<Self> {
         let (store, _) = engine::open(url, options()).unwrap();
-        let store = Arc::new(Halting { store, halt: Mutex::default(), changed: Condvar::new() });
+        let store = Arc::new(Halting {
+            store,
+            halt: Mutex::default(),
+            changed: Condvar::new(),
+            sent: AtomicU32::new(0),
+        });
         let info = SessionInfo {
             host: name.to_owned(),
             boot_id: name.to_owned(),
@@ -117,6 +123,8 @@ pub(super) struct Halting {
     store: Arc<dyn Store>,
     halt: Mutex<Halt>,
     changed: Condvar,
+    /// How many commits of names were sent.
+    sent: AtomicU32,
 }
 
 impl Halting {
@@ -133,6 +141,10 @@ impl Halting {
     pub(super) fn go_on(&self) {
         *self.halt.lock() = Halt::None;
         self.changed.notify_all();
+    }
+
+    pub(super) fn sent(&self) -> u32 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     fn reads(&self, keys: &[Key]) {
@@ -180,6 +192,7 @@ impl Store for Halting {
         } else {
             drop(halt);
         }
+        self.sent.fetch_add(u32::from(renames), Ordering::Relaxed);
         self.store.commit(commit)
     }
 
