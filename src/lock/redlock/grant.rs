@@ -21,10 +21,8 @@ use crate::ambient;
 use crate::lock::session::Operation;
 use crate::lock::{LockError, OpId};
 
-/// A set is extended when so many parts of its time are left.
-const PARTS_LEFT: u32 = 3;
-const PARTS: u32 = 4;
-/// The thread looks so often in the time that a lock lasts.
+/// The thread looks so often in the time that a lock lasts, and extends what is older than the time between two looks. So no
+/// set is left alone for longer than two of these, a quarter of its time.
 const LOOKS_PER_TTL: u32 = 8;
 
 /// What one operation holds.
@@ -122,12 +120,14 @@ impl std::fmt::Debug for RedlockGuard {
 }
 
 impl Inner {
-    /// Asks for more time for all that has used up a part of its own.
+    /// Asks for more time for all that has used up a part of its own. Not for a session that has heard nothing of the store
+    /// for a lease: it is being declared dead, and whoever does that takes its locks out, which must not come back.
     fn extend_all(&self) {
         let grants: Vec<Arc<Grant>> = self.grants.lock().values().cloned().collect();
+        let ttl = self.settings.ttl;
         for grant in grants {
             let left = grant.until().saturating_sub(self.clock.now());
-            if left < self.settings.ttl / PARTS * PARTS_LEFT && !self.standing.is_fenced() {
+            if left < ttl - ttl / LOOKS_PER_TTL && self.standing.check().is_ok() {
                 self.extend(&grant);
             }
         }

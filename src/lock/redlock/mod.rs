@@ -47,6 +47,9 @@ const PAUSE_FIRST: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// A mark outlives the longest pause by so much.
 const MARK_LASTS: Duration = Duration::from_millis(500);
+/// The last extension is up to a quarter of a ttl old when its holder stops, and to find that out takes a lease and a fifth:
+/// three quarters of two leases are more than that.
+const LEASES_PER_TTL: u32 = 2;
 /// A server that does not answer within this part of what a lock lasts does not count; but within these bounds.
 const TTLS_PER_ANSWER: u32 = 20;
 const ANSWER_LEAST: Duration = Duration::from_millis(20);
@@ -62,10 +65,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Locks that last as long as the lease of their session, so that what dies frees its locks as soon as it is known to be
-    /// dead.
+    /// Locks that outlast the lease of their session: whoever dies or stands still has been declared dead before they end, and
+    /// changes nothing any more. So also here the fence comes before the release, as a rule; who fences takes the locks out.
     pub fn of_lease(lease: Duration) -> Self {
-        Self { ttl: lease, extend: true }
+        Self { ttl: lease * LEASES_PER_TTL, extend: true }
     }
 
     /// How the servers are asked by whoever keeps locks like that.

@@ -76,7 +76,9 @@ struct Party {
 impl Party {
     fn with(servers: Arc<Servers>, session: u64, settings: Settings) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let standing = Standing::new(SessionId(session), WAIT, Arc::clone(&clock), clock.now());
+        // Nobody confirms heartbeats here.
+        let lease = Duration::from_secs(3600);
+        let standing = Standing::new(SessionId(session), lease, Arc::clone(&clock), clock.now());
         let locks = Redlock::new(servers, VOLUME, clock, Arc::new(standing), settings);
         Self { _extender: Extender::start(&locks).unwrap(), locks }
     }
