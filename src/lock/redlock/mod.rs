@@ -65,8 +65,9 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Locks that outlast the lease of their session: whoever dies or stands still has been declared dead before they end, and
-    /// changes nothing any more. So also here the fence comes before the release, as a rule; who fences takes the locks out.
+    /// Locks that outlast the lease of their session: whoever dies or stands still has been declared dead before they end,
+    /// and changes nothing any more. So also here the fence comes before the release, as a rule; who fences takes the locks
+    /// out.
     pub fn of_lease(lease: Duration) -> Self {
         Self { ttl: lease * LEASES_PER_TTL, extend: true }
     }
