@@ -109,12 +109,14 @@ Of volumes that many hosts share:
   hard, soft[=SECONDS]   how long an operation waits for a server that is away before it fails
   (default hard: 60; soft: 5)
   allow-volatile         take a server that forgets the volume when it restarts
+  locks=URL              a lock server, as in --locks; once for each server
 Options of /etc/fstab that are not for the file system (noauto, nofail, x-...) are ignored.
 
 Examples:
   lockwood mount /var/lib/tree /mnt/tree
   lockwood mount /var/lib/tree /mnt/tree -o ro,lock_wait=5
   lockwood mount /var/lib/tree /mnt/one /mnt/two
+  lockwood mount 'postgres://db/trees' /mnt/tree --locks redis://lock1,lock2,lock3
   lockwood mount /var/lib/tree /mnt/tree --foreground")]
 pub(super) struct Mount {
     /// The store: a directory, or the URL of a volume that many hosts share
@@ -125,6 +127,10 @@ pub(super) struct Mount {
     /// Mount options, separated by commas
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub(super) options: Vec<OsString>,
+    /// Keep the locks of a shared volume on these Redis servers, by the Redlock algorithm: one, three or five that know
+    /// nothing of each other (docs/redlock.md). All mounts of the volume must name the same
+    #[arg(long, value_name = "redis://A,B,C")]
+    pub(super) locks: Vec<String>,
     /// Stay in the foreground and log to standard error
     #[arg(long, short = 'f')]
     pub(super) foreground: bool,

@@ -6,6 +6,7 @@
 mod args;
 mod commands;
 mod daemon;
+mod lock_servers;
 mod options;
 mod output;
 mod place;

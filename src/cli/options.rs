@@ -31,13 +31,16 @@ pub(super) struct Resolved {
     pub(super) allow_volatile: bool,
     /// The strategy that the volume must have been formatted with, if one was named.
     pub(super) locking: Option<Locking>,
+    /// The URLs of the servers that keep the locks of a shared store; none if the store does.
+    pub(super) locks: Vec<String>,
     /// Only the kernel's options of a tree that is mounted already are to be changed.
     pub(super) remount: bool,
 }
 
 const KNOWN: &str = "ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, relatime, noatime, \
                      allow_other, allow_root, lock_wait=SECONDS, locking=STRATEGY, threads=N, cache_size=MIB, log=FILE; \
-                     and of shared stores: cache_ttl=SECONDS, lease=SECONDS, soft[=SECONDS], hard, allow-volatile";
+                     and of shared stores: cache_ttl=SECONDS, lease=SECONDS, soft[=SECONDS], hard, allow-volatile, \
+                     locks=URL";
 
 /// Options of /etc/fstab and mount(8) that are not for a file system, and those that the kernel lists in the mount table
 /// and mount(8) passes back when it remounts.
@@ -90,6 +93,7 @@ impl Resolved {
             patience: PATIENCE_HARD,
             allow_volatile: false,
             locking: None,
+            locks: Vec::new(),
             remount: false,
         };
         for text in texts {
@@ -173,6 +177,7 @@ impl Resolved {
                 self.patience = duration(name, value, Duration::from_millis(100), CACHE_TTL_MAX)?;
             }
             ("allow-volatile", None) => self.allow_volatile = true,
+            ("locks", Some(url)) => self.locks.push(url.to_owned()),
             _ if IGNORED.contains(&name) || name.starts_with("x-") || name == "comment" => {}
             _ => return Err(format!("unknown mount option `{option}`; the options are {KNOWN}").into()),
         }
@@ -240,6 +245,7 @@ mod tests {
             "cache_ttl=-1",
             "lease=0.5",
             "soft=x",
+            "locks",
             "cache_size=99999999",
         ] {
             let error = resolve(bad).unwrap_err().to_string();

@@ -4,19 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, io};
 
-use super::Failure;
 use super::place::{PATIENCE, Place};
-use crate::document::Volume;
+use super::{Failure, lock_servers};
+use crate::document::{Document, Kind, Session, SessionState, Volume};
 use crate::fuse::control;
 use crate::fuse::mount::FS_TYPE;
-use crate::lock::LockDocument;
 use crate::lock::shared::{Settings as LockSettings, lock_documents};
+use crate::lock::{LockDocument, redlock};
 use crate::mounts;
-use crate::store::Store;
 use crate::store::cells::documents::DocumentCells;
 use crate::store::embedded::layout::Layout;
 use crate::store::embedded::owner;
 use crate::store::engine::{self, EngineOptions};
+use crate::store::{Range, Store, StoreError, for_each};
 
 /// A mount or a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,12 +65,29 @@ impl SharedVolume {
 
     /// The lock documents of this moment, in the global order. Damaged ones are named on standard error.
     pub(super) fn locks(&self) -> Result<Vec<LockDocument>, Failure> {
-        let (store, _) = self.open()?;
-        let all = lock_documents(&DocumentCells::new(store), LockSettings::default().id_bytes_max)?;
+        let (store, volume) = self.open()?;
+        let all = match locks_at(&*store)? {
+            Some(servers) => redlock::lock_documents(&*lock_servers::parse_to_look(&servers)?, &volume.id)?,
+            None => lock_documents(&DocumentCells::new(store), LockSettings::default().id_bytes_max)?,
+        };
         let readable =
             |document: Result<LockDocument, _>| document.inspect_err(|e| eprintln!("lockwood: {e}")).ok();
         Ok(all.into_iter().filter_map(readable).collect())
     }
+}
+
+/// The servers that keep the locks of a volume, by what its sessions say; none if the store does, or nobody has it mounted.
+fn locks_at(store: &dyn Store) -> Result<Option<String>, StoreError> {
+    let mut found = None;
+    for_each::<_, StoreError>(store, Range::All(Kind::Session), |_, stored| {
+        if let Document::Session(Session { locks: Some(servers), state: SessionState::Live, .. }) =
+            &*stored?.document
+        {
+            found = Some(servers.clone());
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 impl fmt::Display for SharedVolume {

@@ -95,6 +95,26 @@ pub struct Session {
     pub operations_below: u64,
     /// Where it stands.
     pub state: SessionState,
+    /// The servers that keep its locks, without users and passwords; none if the locks are with the tree. All sessions of a
+    /// volume name the same. A store with one owner keeps its locks in the owner, so there its record has no such field.
+    #[serde(default, with = "where_shared")]
+    pub locks: Option<String>,
+}
+
+/// A field of sessions on shared stores alone: in JSON, and not in the records of an embedded store.
+mod where_shared {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+        // The unit takes no bytes in a record.
+        if serializer.is_human_readable() { text.serialize(serializer) } else { serializer.serialize_unit() }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<String>, D::Error> {
+        if deserializer.is_human_readable() { Option::deserialize(deserializer) } else { Ok(None) }
+    }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(super) fn errno(error: &NamespaceError) -> Errno {
         E::Lock(error) => lock_errno(error),
         E::Advisory(error) => advisory_errno(error),
         E::Contended { .. } | E::Conflict(_) => Errno::EBUSY,
-        E::Broken(_) => Errno::EIO,
+        E::Broken(_) | E::OtherLocks { .. } => Errno::EIO,
         E::Store(StoreError::NoSpace) => Errno::ENOSPC,
         E::Store(_) => Errno::EIO,
         E::Content(error) => content_errno(error),
@@ -45,11 +45,13 @@ fn lock_errno(error: &LockError) -> Errno {
         }
         LockError::NoLocks => Errno::EOPNOTSUPP,
         LockError::WouldBlock(_) | LockError::TimedOut(_) => Errno::EBUSY,
-        LockError::Revoked { .. } => Errno::ECANCELED,
+        LockError::Revoked { .. } | LockError::Lapsed { .. } => Errno::ECANCELED,
         LockError::Store(StoreError::NoSpace) => Errno::ENOSPC,
-        LockError::Closed | LockError::SessionDropped | LockError::Damaged { .. } | LockError::Store(_) => {
-            Errno::EIO
-        }
+        LockError::Closed
+        | LockError::SessionDropped
+        | LockError::Damaged { .. }
+        | LockError::NoMajority { .. }
+        | LockError::Store(_) => Errno::EIO,
     }
 }
 
@@ -83,7 +85,9 @@ pub(super) fn report(operation: &str, object: &dyn std::fmt::Display, error: &Na
     match error {
         // Said once, when the session was fenced.
         NamespaceError::Store(StoreError::Fenced) => {}
-        NamespaceError::Lock(LockError::TimedOut(_) | LockError::Revoked { .. })
+        NamespaceError::Lock(
+            LockError::TimedOut(_) | LockError::Revoked { .. } | LockError::Lapsed { .. },
+        )
         | NamespaceError::Contended { .. } => {
             log::warn!("{operation} {object}: {error}");
         }

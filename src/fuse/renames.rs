@@ -50,7 +50,7 @@ impl Adapter {
         };
         let deadline = self.0.namespace.lock_deadline();
         match self.namespace().rename(caller, &rename, Patience::Try) {
-            Err(NamespaceError::Lock(LockError::WouldBlock(_))) => {}
+            Err(NamespaceError::Lock(LockError::WouldBlock(_) | LockError::NoMajority { .. })) => {}
             outcome => return reply_empty(reply, outcome.map_err(failed("rename", parent))),
         }
         // Somebody holds a lock that it needs. It waits elsewhere, and this thread serves others.

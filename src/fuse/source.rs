@@ -13,6 +13,7 @@ use crate::store::cached::CachedStore;
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
 use crate::store::engine::{self, EngineOptions};
+use crate::store::redis::servers::Servers;
 use crate::store::{Store, StoreError};
 
 /// As many backing files are kept open.
@@ -31,13 +32,23 @@ pub enum Source {
         options: EngineOptions,
         /// Nothing that others may have changed is remembered for longer.
         cache_ttl: Duration,
+        /// The servers that keep the locks; none if the engine does.
+        lock_servers: Option<Arc<Servers>>,
     },
 }
 
 /// A source that is open.
 pub(super) enum OpenSource {
-    Owned { volume: OpenVolume, backing: BackingFiles },
-    Shared { store: Arc<CachedStore>, volume: Volume, cache_ttl: Duration },
+    Owned {
+        volume: OpenVolume,
+        backing: BackingFiles,
+    },
+    Shared {
+        store: Arc<CachedStore>,
+        volume: Volume,
+        cache_ttl: Duration,
+        lock_servers: Option<Arc<Servers>>,
+    },
 }
 
 impl Source {
@@ -56,10 +67,15 @@ impl Source {
                 let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
                 OpenSource::Owned { volume, backing }
             }
-            Self::Engine { url, options, cache_ttl } => {
+            Self::Engine { url, options, cache_ttl, lock_servers } => {
                 let (engine, volume) = engine::open(url, options.clone())?;
                 let store = CachedStore::new(engine, tuning.document_cache_bytes, *cache_ttl)?;
-                OpenSource::Shared { store: Arc::new(store), volume, cache_ttl: *cache_ttl }
+                OpenSource::Shared {
+                    store: Arc::new(store),
+                    volume,
+                    cache_ttl: *cache_ttl,
+                    lock_servers: lock_servers.clone(),
+                }
             }
         })
     }
@@ -87,7 +103,8 @@ impl OpenSource {
             Self::Owned { volume, backing } => {
                 Namespace::begin(volume.store.clone(), backing.clone(), settings, info)?
             }
-            Self::Shared { store, .. } => Namespace::join(
+            Self::Shared { store, lock_servers, .. } => Namespace::join_with_locks_at(
+                lock_servers.clone(),
                 Arc::clone(store) as Arc<dyn Store>,
                 Chunks::new(Arc::clone(store) as Arc<dyn Store>),
                 settings,

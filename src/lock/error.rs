@@ -75,6 +75,31 @@ pub enum LockError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Too few of the servers that keep the locks answer. The caller holds nothing; it may try again.
+    #[error(
+        "{answered} of {of} lock servers answer, and {needed} must: {causes}; without a majority nothing is locked: start \
+         them, or mend the network"
+    )]
+    NoMajority {
+        /// How many answered.
+        answered: usize,
+        /// How many must.
+        needed: usize,
+        /// How many there are.
+        of: usize,
+        /// The others, each with what is wrong.
+        causes: String,
+    },
+    /// The locks ended before the change was made, and may be somebody else's by now. The caller has changed nothing; it may
+    /// try again.
+    #[error(
+        "its locks ran out {since:.1?} ago, and others may have them: this host stood still, or too few lock servers \
+         answered for too long; no change that needs them was made, so it can be done again"
+    )]
+    Lapsed {
+        /// How long ago.
+        since: Duration,
+    },
     /// The store that has the lock documents failed. The caller holds nothing; what it could not take back is removed by
     /// others.
     #[error(transparent)]

@@ -1,8 +1,10 @@
-//! The two providers as one: the table of a store that one process owns, and the lock documents of a shared one.
+//! The three providers as one: the table of a store that one process owns, the lock documents of a shared one, and the locks
+//! of a shared one that are kept on servers of their own.
 //!
 //! Owns nothing but the choice. What differs for the callers: locks that are documents can fail as the store does, and an
 //! operation that does not know what became of its commit leaves them behind ([`LockGuard::abandon`]); and operations of
-//! other hosts cannot be fenced one by one, only with their session.
+//! other hosts cannot be fenced one by one, only with their session. And locks on servers of their own end by themselves, so
+//! whoever holds them may have lost them without knowing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,9 +12,10 @@ use std::time::Instant;
 
 use super::{
     Broken, ClaimEntry, Counters, Guard, LockDocument, LockError, LockId, LockTable, OpId, OperationDocument,
-    Request, SessionId, SharedGuard, SharedLocks,
+    Redlock, RedlockGuard, Request, SessionId, SharedGuard, SharedLocks,
 };
 use crate::ambient;
+use crate::store::redis::servers::Servers;
 
 /// Where the locks of a mount are.
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub enum Locks {
     Table(LockTable),
     /// In documents of a store that others use as well.
     Documents(SharedLocks),
+    /// On servers of their own.
+    Redlock(Redlock),
 }
 
 /// The locks of one operation, held until this is dropped.
@@ -31,6 +36,8 @@ pub enum LockGuard {
     Table(Guard),
     /// See [`Locks::Documents`].
     Documents(SharedGuard),
+    /// See [`Locks::Redlock`].
+    Redlock(RedlockGuard),
 }
 
 impl Locks {
@@ -44,6 +51,9 @@ impl Locks {
             Self::Documents(locks) => {
                 locks.try_acquire(&request.set, request.operation).map(LockGuard::Documents)
             }
+            Self::Redlock(locks) => {
+                locks.try_acquire(&request.set, &request.operation).map(LockGuard::Redlock)
+            }
         }
     }
 
@@ -51,13 +61,18 @@ impl Locks {
     ///
     /// # Errors
     /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::Closed`];
-    /// [`LockError::SessionDropped`]; [`LockError::Revoked`]; [`LockError::Store`]. With any of them, nothing is held.
+    /// [`LockError::SessionDropped`]; [`LockError::Revoked`]; [`LockError::NoMajority`]; [`LockError::Store`]. With any of
+    /// them, nothing is held.
     pub fn acquire(&self, request: Request, deadline: Instant) -> Result<LockGuard, LockError> {
         match self {
             Self::Table(table) => table.acquire(request, deadline).map(LockGuard::Table),
             Self::Documents(locks) => {
                 let wait = deadline.saturating_duration_since(ambient::monotonic());
                 locks.acquire(&request.set, request.operation, wait).map(LockGuard::Documents)
+            }
+            Self::Redlock(locks) => {
+                let wait = deadline.saturating_duration_since(ambient::monotonic());
+                locks.acquire(&request.set, &request.operation, wait).map(LockGuard::Redlock)
             }
         }
     }
@@ -67,6 +82,7 @@ impl Locks {
         match self {
             Self::Table(table) => table.close_session(session),
             Self::Documents(locks) => locks.close(),
+            Self::Redlock(locks) => locks.close(),
         }
     }
 
@@ -75,15 +91,15 @@ impl Locks {
     /// # Errors
     /// The store's.
     pub fn documents(&self) -> Result<Vec<LockDocument>, LockError> {
-        match self {
-            Self::Table(table) => Ok(table.documents()),
-            Self::Documents(locks) => {
-                let readable = |document: Result<LockDocument, LockError>| {
-                    document.inspect_err(|error| log::error!("{error}")).ok()
-                };
-                Ok(locks.documents()?.into_iter().filter_map(readable).collect())
-            }
-        }
+        let documents = match self {
+            Self::Table(table) => return Ok(table.documents()),
+            Self::Documents(locks) => locks.documents()?,
+            Self::Redlock(locks) => locks.documents()?,
+        };
+        let readable = |document: Result<LockDocument, LockError>| {
+            document.inspect_err(|error| log::error!("{error}")).ok()
+        };
+        Ok(documents.into_iter().filter_map(readable).collect())
     }
 
     /// The lock document of one path; `None` if nobody holds it.
@@ -94,6 +110,7 @@ impl Locks {
         match self {
             Self::Table(table) => Ok(table.document(id)),
             Self::Documents(locks) => locks.document(id),
+            Self::Redlock(locks) => locks.document(id),
         }
     }
 
@@ -104,7 +121,7 @@ impl Locks {
     pub fn operations(&self) -> Result<Vec<OperationDocument>, LockError> {
         match self {
             Self::Table(table) => Ok(table.operations()),
-            Self::Documents(_) => Ok(operations_of(&self.documents()?)),
+            Self::Documents(_) | Self::Redlock(_) => Ok(operations_of(&self.documents()?)),
         }
     }
 
@@ -113,16 +130,31 @@ impl Locks {
         match self {
             Self::Table(table) => table.counters(),
             Self::Documents(locks) => locks.counters(),
+            Self::Redlock(locks) => locks.counters(),
         }
     }
 
     /// Breaks one operation of this process: see [`LockTable::revoke`]. `None` if it is not there any more, or if its locks
-    /// are documents: then its session is what can be fenced.
+    /// are documents or elsewhere: then its session is what can be fenced.
     pub fn revoke(&self, op: OpId, by: &Arc<str>) -> Option<Broken> {
         match self {
             Self::Table(table) => table.revoke(op, by),
-            Self::Documents(_) => None,
+            Self::Documents(_) | Self::Redlock(_) => None,
         }
+    }
+
+    /// Where the locks are, if that is not with the tree.
+    pub fn servers(&self) -> Option<&Arc<Servers>> {
+        match self {
+            Self::Table(_) | Self::Documents(_) => None,
+            Self::Redlock(locks) => Some(locks.servers()),
+        }
+    }
+
+    /// Whether a lock that was granted is held until it is released, whatever happens to its holder: only then may a commit
+    /// rely on locks for what it checks. Locks that end by themselves are for isolation alone.
+    pub fn cover_checks(&self) -> bool {
+        !matches!(self, Self::Redlock(_))
     }
 }
 
@@ -131,12 +163,17 @@ impl LockGuard {
     /// not run. To be called once.
     ///
     /// # Errors
-    /// [`LockError::Revoked`], and nothing was done; else the change's own.
+    /// [`LockError::Revoked`] and [`LockError::Lapsed`], and nothing was done; else the change's own.
     pub fn while_held<T, E: From<LockError>>(&self, change: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         match self {
             Self::Table(guard) => guard.while_held(change),
             // Who breaks locks that are documents fences the session first; then the store refuses the change.
             Self::Documents(_) => change(),
+            // They may end between this look and the change, which therefore checks all that it rests on.
+            Self::Redlock(guard) => match guard.lost() {
+                Some(lost) => Err(lost.into()),
+                None => change(),
+            },
         }
     }
 
@@ -152,6 +189,7 @@ impl LockGuard {
         match self {
             Self::Table(guard) => guard.lost(),
             Self::Documents(guard) => guard.lost(),
+            Self::Redlock(guard) => guard.lost(),
         }
     }
 
@@ -159,6 +197,7 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`LockError::Revoked`]: somebody broke them, and was told that the operation changes nothing any more.
+    /// [`LockError::Lapsed`]: they were somebody else's already, perhaps.
     pub fn release(self) -> Result<(), LockError> {
         match self {
             Self::Table(guard) => guard.release(),
@@ -166,14 +205,18 @@ impl LockGuard {
                 drop(guard);
                 Ok(())
             }
+            Self::Redlock(guard) => guard.lost().map_or(Ok(()), Err),
         }
     }
 
-    /// Leaves the locks where they are until the session has ended, if they are documents: for an operation that does not
+    /// Leaves the locks where they are until the session has ended, if they are documents, or until they end by themselves:
+    /// for an operation that does not
     /// know what became of its change.
     pub fn abandon(self) {
-        if let Self::Documents(guard) = self {
-            guard.abandon();
+        match self {
+            Self::Table(_) => {}
+            Self::Documents(guard) => guard.abandon(),
+            Self::Redlock(guard) => guard.abandon(),
         }
     }
 }

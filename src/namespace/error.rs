@@ -1,7 +1,7 @@
 //! What can go wrong in the namespace, by what the caller is told. The errno of each is in `fuse::errno` alone.
 
 use crate::content::ContentError;
-use crate::document::{Ino, Key, NameError};
+use crate::document::{Ino, Key, NameError, SessionId};
 use crate::lock::LockError;
 use crate::lock::advisory::AdvisoryError;
 use crate::store::{CommitError, StoreError};
@@ -60,6 +60,26 @@ pub enum NamespaceError {
     /// An advisory lock was not granted.
     #[error(transparent)]
     Advisory(#[from] AdvisoryError),
+    /// Another session has the same volume mounted and keeps its locks elsewhere: the two would not exclude each other.
+    #[error(
+        "session {session} (process {pid} on {host}, mounted at {mount_point}) keeps its locks {theirs}, and this mount is \
+         to keep them {ours}: all mounts of a volume must name the same lock servers, in the same words; mount with \
+         those, or unmount the others first (if that one is dead, it is out of the way when its lease has run out)"
+    )]
+    OtherLocks {
+        /// The other session.
+        session: SessionId,
+        /// Its process.
+        pid: u32,
+        /// Its host.
+        host: String,
+        /// Where it has the volume mounted.
+        mount_point: String,
+        /// Where its locks are, for people.
+        theirs: String,
+        /// Where the locks of this mount shall be.
+        ours: String,
+    },
     /// Other changes of the same documents won every time, for as long as an operation tries.
     #[error("gave up after {attempts} attempts: document {key} changes too often")]
     Contended {

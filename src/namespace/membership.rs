@@ -9,7 +9,10 @@
 //!    same transaction if that is not live any more. To stop by itself before only saves work.
 //! 2. Who waits for a lock must learn that it is free without asking all the time: [`Bell`] is the clock that those who wait
 //!    sleep by, and every notice of a changed lock document ends their sleep.
-//! 3. Who died on this very host need not be waited for: the kernel has freed what it held, [`alive`].
+//! 3. All sessions must keep their locks at the same place, and none may be asked: each says in its document where its own
+//!    are, and once that can be seen it looks at the others ([`agree`]). Of two that differ and begin at the same time, each
+//!    has written before it reads, so at least one sees the other and leaves.
+//! 4. Who died on this very host need not be waited for: the kernel has freed what it held, [`alive`].
 
 mod alive;
 mod bell;
@@ -20,13 +23,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::SessionInfo;
+use super::{NamespaceError, SessionInfo};
 use crate::ambient::{self, Clock};
 use crate::document::{Document, Key, Kind, Orphan, Session, SessionId, SessionState, Version};
+use crate::lock::redlock::{Extender, Settings as RedlockSettings};
 use crate::lock::session::{Heart, Member, Observer};
 use crate::lock::shared::Settings as LockSettings;
-use crate::lock::{Locks, SharedLocks};
+use crate::lock::{Locks, Redlock, SharedLocks};
 use crate::store::cells::documents::DocumentCells;
+use crate::store::redis::servers::Servers;
 use crate::store::{Commit, CommitError, Range, Store, StoreError, for_each};
 
 use super::advisory::held::drop_session;
@@ -47,10 +52,13 @@ pub(super) struct Membership {
     watch: Mutex<Option<Watch>>,
     /// Held for as long as the process lives.
     proof: Option<Proof>,
+    /// The locks, if they are on servers of their own.
+    redlock: Option<Redlock>,
 }
 
 struct Watch {
     heart: Heart,
+    extender: Option<Extender>,
     bell: Arc<Bell>,
     thread: JoinHandle<()>,
 }
@@ -61,27 +69,40 @@ struct Watcher {
     store: Arc<dyn Store>,
     collector: Arc<Collector>,
     locks: SharedLocks,
+    redlock: Option<Redlock>,
     bell: Arc<Bell>,
     lease: Duration,
+}
+
+/// What a session begins with.
+pub(super) struct Beginning<'a> {
+    pub(super) info: SessionInfo,
+    pub(super) lease: Duration,
+    pub(super) epoch: u64,
+    /// The id of the volume.
+    pub(super) volume: &'a str,
+    /// The servers that keep the locks; none if the store does.
+    pub(super) lock_servers: Option<Arc<Servers>>,
 }
 
 impl Membership {
     /// Begins a session, with its threads and its locks.
     ///
     /// # Errors
-    /// The store's, or the operating system's if there is no room for a thread.
+    /// The store's, or the operating system's if there is no room for a thread; [`NamespaceError::OtherLocks`] if another
+    /// session keeps its locks elsewhere, and the lock servers' if too few of them answer. No session is left then.
     pub(super) fn join(
         store: &Arc<dyn Store>,
         collector: &Arc<Collector>,
-        info: SessionInfo,
-        lease: Duration,
-        epoch: u64,
-    ) -> Result<(Self, Locks), StoreError> {
+        beginning: Beginning<'_>,
+    ) -> Result<(Self, Locks), NamespaceError> {
+        let Beginning { info, lease, epoch, volume, lock_servers } = beginning;
         let cells = Arc::new(DocumentCells::new(Arc::clone(store)));
         let bell = Bell::new();
         store.listen(Arc::clone(&bell) as _)?;
         let clock = Arc::clone(&bell) as Arc<dyn Clock>;
         let id = SessionId(ambient::random_u64());
+        let locks_at = lock_servers.as_ref().map(ToString::to_string);
         // Before others can see the session: they must not find a file that nobody holds.
         let proof = Proof::hold(id);
         let document = Session {
@@ -97,9 +118,22 @@ impl Membership {
             intents: 0,
             operations_below: 0,
             state: SessionState::Joining,
+            locks: locks_at.clone(),
         };
         let (member, ()) = Member::join(cells.clone(), Arc::clone(&clock), document, |_| Ok(()))?;
         let member = Arc::new(member);
+        let redlock = lock_servers.map(|servers| {
+            let settings = RedlockSettings::of_lease(lease);
+            Redlock::new(servers, volume, Arc::clone(&clock), Arc::clone(member.standing()), settings)
+        });
+        let answer = || redlock.as_ref().map_or(Ok(()), |redlock| redlock.documents().map(drop));
+        if let Err(refused) = agree(&**store, id, locks_at).and_then(|()| Ok(answer()?)) {
+            member.leave(&|dead| collect_of(&**store, collector, dead))?;
+            if let Some(proof) = &proof {
+                proof.withdraw();
+            }
+            return Err(refused);
+        }
         let settings = LockSettings { silence_stops: false, ..LockSettings::default() };
         let locks = SharedLocks::new(cells, clock, Arc::clone(member.standing()), settings);
         let watcher = Watcher {
@@ -107,15 +141,18 @@ impl Membership {
             store: Arc::clone(store),
             collector: Arc::clone(collector),
             locks: locks.clone(),
+            redlock: redlock.clone(),
             bell: Arc::clone(&bell),
             lease,
         };
         let no_thread = |error| StoreError::io("starting a thread of the session", error);
         let heart = Heart::start(Arc::clone(&member), lease / BEATS_PER_LEASE).map_err(no_thread)?;
+        let extender = redlock.as_ref().map(Extender::start).transpose().map_err(no_thread)?;
         let thread =
             ambient::spawn("lockwood-watch", move || watcher.run(&info.boot_id)).map_err(no_thread)?;
-        let watch = Mutex::new(Some(Watch { heart, bell, thread }));
-        Ok((Self { member, watch, proof }, Locks::Documents(locks)))
+        let watch = Mutex::new(Some(Watch { heart, extender, bell, thread }));
+        let locks = redlock.clone().map_or(Locks::Documents(locks), Locks::Redlock);
+        Ok((Self { member, watch, proof, redlock }, locks))
     }
 
     pub(super) fn id(&self) -> SessionId {
@@ -154,7 +191,9 @@ impl Membership {
         if session == self.id() {
             self.member.standing().fence();
         }
-        self.member.recover(session, &|dead| collect_of(store, collector, dead))
+        self.member.recover(session, &|dead| collect_of(store, collector, dead))?;
+        drop_locks(self.redlock.as_ref(), session);
+        Ok(())
     }
 
     /// Ends the session: the threads first, then what it left, then its document.
@@ -162,9 +201,9 @@ impl Membership {
     /// # Errors
     /// The store's; others clean up when the lease has run out.
     pub(super) fn leave(&self, store: &dyn Store, collector: &Collector) -> Result<(), StoreError> {
-        if let Some(Watch { heart, bell, thread }) = self.watch.lock().take() {
+        if let Some(Watch { heart, extender, bell, thread }) = self.watch.lock().take() {
             bell.close();
-            drop(heart);
+            drop((heart, extender));
             if thread.join().is_err() {
                 log::error!("the thread that watches the other sessions panicked");
             }
@@ -216,6 +255,7 @@ impl Watcher {
         let collect = |dead| collect_of(&*self.store, &self.collector, dead);
         let observed = self.member.observe(observer, &is_gone, &collect)?;
         for ended in observed.ended {
+            drop_locks(self.redlock.as_ref(), ended);
             log::warn!("session {ended} was dead: what it left is cleaned up, and its locks are free");
             alive::forget(ended);
         }
@@ -225,6 +265,39 @@ impl Watcher {
             log::debug!("locks were not swept: {error}");
         }
         Ok(observed.others)
+    }
+}
+
+/// Refuses a session whose locks are elsewhere than those of any other that is at work.
+fn agree(store: &dyn Store, own: SessionId, locks_at: Option<String>) -> Result<(), NamespaceError> {
+    let text = |place: &Option<String>| match place {
+        Some(servers) => format!("on {servers}"),
+        None => "with the tree".to_owned(),
+    };
+    for_each::<_, NamespaceError>(store, Range::All(Kind::Session), |_, stored| match &*stored?.document {
+        // Who is fenced changes nothing any more, with or without locks.
+        Document::Session(other)
+            if other.id != own
+                && matches!(other.state, SessionState::Joining | SessionState::Live)
+                && other.locks != locks_at =>
+        {
+            Err(NamespaceError::OtherLocks {
+                session: other.id,
+                pid: other.pid,
+                host: other.host.clone(),
+                mount_point: other.mount_point.clone(),
+                theirs: text(&other.locks),
+                ours: text(&locks_at),
+            })
+        }
+        _ => Ok(()),
+    })
+}
+
+/// Lets go of the locks that a dead session has on servers of their own. Left alone, they would end by themselves.
+fn drop_locks(redlock: Option<&Redlock>, dead: SessionId) {
+    if let Some(Err(error)) = redlock.map(|redlock| redlock.drop_session(dead)) {
+        log::warn!("the locks of session {dead} were not released, and end by themselves: {error}");
     }
 }
 

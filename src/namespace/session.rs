@@ -18,7 +18,7 @@ use super::advisory::Advisory;
 use super::collect::Collector;
 use super::gate::Gate;
 use super::inodes::InodeTable;
-use super::membership::Membership;
+use super::membership::{Beginning, Membership};
 use super::numbers::InodeNumbers;
 use super::ops::readdir::Splits;
 use super::peers::{Peers, Watcher};
@@ -27,6 +27,7 @@ use crate::ambient;
 use crate::content::Contents;
 use crate::document::{Document, Key, Kind, Orphan, Session, SessionId, SessionState, Version, Volume};
 use crate::lock::{Broken, LockTable, Locks};
+use crate::store::redis::servers::Servers;
 use crate::store::{Commit, Range, Reader, Store, StoreError, for_each};
 
 /// What a session says of itself.
@@ -88,11 +89,17 @@ impl Process {
         })
     }
 
-    /// Begins a session beside those of other hosts.
-    fn join(self, info: SessionInfo) -> Result<Namespace> {
+    /// Begins a session beside those of other hosts, with its locks on servers of their own if any are named.
+    fn join(self, info: SessionInfo, lock_servers: Option<Arc<Servers>>) -> Result<Namespace> {
         let volume = begin_epoch_among_others(&*self.store)?;
-        let lease = self.settings.lease;
-        let (membership, locks) = Membership::join(&self.store, &self.collector, info, lease, volume.epoch)?;
+        let beginning = Beginning {
+            info,
+            lease: self.settings.lease,
+            epoch: volume.epoch,
+            volume: &volume.id,
+            lock_servers,
+        };
+        let (membership, locks) = Membership::join(&self.store, &self.collector, beginning)?;
         Ok(self.with(membership.id(), volume, locks, Some(membership)))
     }
 
@@ -157,8 +164,22 @@ impl Namespace {
         settings: Settings,
         info: SessionInfo,
     ) -> Result<Self> {
+        Self::join_with_locks_at(None, store, contents, settings, info)
+    }
+
+    /// The same, with the locks on servers of their own, if any are named: then all sessions of the volume must name them.
+    ///
+    /// # Errors
+    /// Those of [`Namespace::join`]; [`NamespaceError::OtherLocks`]; `Lock` if too few of the servers answer.
+    pub fn join_with_locks_at(
+        lock_servers: Option<Arc<Servers>>,
+        store: Arc<dyn Store>,
+        contents: impl Into<Contents>,
+        settings: Settings,
+        info: SessionInfo,
+    ) -> Result<Self> {
         let advisory = Advisory::among_hosts(&info.host, &*store)?;
-        let joined = Process::start(store, contents.into(), settings, advisory)?.join(info)?;
+        let joined = Process::start(store, contents.into(), settings, advisory)?.join(info, lock_servers)?;
         joined.peers.live().push(joined.session);
         Ok(joined)
     }
@@ -180,7 +201,7 @@ impl Namespace {
         };
         let mut live = self.peers.live();
         let other = if self.is_shared() {
-            process.join(info)?
+            process.join(info, self.locks.servers().cloned())?
         } else {
             let (session, volume) = begin_session(&*process.store, info)?;
             process.with(session, volume, self.locks.clone(), None)
@@ -360,6 +381,7 @@ fn begin_session(store: &dyn Store, info: SessionInfo) -> Result<(SessionId, Vol
         intents: 0,
         operations_below: 0,
         state: SessionState::Live,
+        locks: None,
     };
     store.commit(&Commit::new().put(Key::Session(session), Document::Session(document)))?;
     Ok((session, volume))

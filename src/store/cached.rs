@@ -388,6 +388,7 @@ mod tests {
             intents: 0,
             operations_below: 0,
             state: SessionState::Live,
+            locks: None,
         });
         engine.commit(&Commit::new().put(Key::Session(id), session)).unwrap();
         id

@@ -326,6 +326,7 @@ fn session(state: SessionState) -> Document {
         intents: u16::MAX,
         operations_below: u64::MAX,
         state,
+        locks: None,
     })
 }
 

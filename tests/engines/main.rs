@@ -10,3 +10,4 @@ mod advisory;
 mod postgres;
 #[allow(dead_code, reason = "its other users need the rest")]
 mod redis_server;
+mod redlock;

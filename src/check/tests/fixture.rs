@@ -104,6 +104,7 @@ pub(super) fn session(id: SessionId, state: SessionState) -> Document {
         operations_below: 0,
         epoch: 1,
         state,
+        locks: None,
     })
 }
 

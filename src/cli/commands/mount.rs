@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use crate::cli::args::Mount;
 use crate::cli::options::Resolved;
 use crate::cli::place::Place;
-use crate::cli::{Failure, daemon};
+use crate::cli::{Failure, daemon, lock_servers};
 use crate::fuse::attach;
 use crate::fuse::mount::{self, MountRequest, Source};
 use crate::store::engine::EngineOptions;
@@ -30,6 +30,17 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         return daemon::start();
     }
     let place = Place::parse(&arguments.store)?;
+    let named = [arguments.locks.as_slice(), &resolved.locks].concat();
+    let lock_servers = match named.as_slice() {
+        [] => None,
+        _ if matches!(place, Place::Directory(_)) => {
+            return Err(format!(
+                "--locks: {place} is a store with one owner, which keeps the locks itself; leave it out"
+            )
+            .into());
+        }
+        lists => Some(lock_servers::parse(&lists.join(","), resolved.settings.lease)?),
+    };
     let threads = resolved.threads(matches!(place, Place::Engine { .. }));
     let chosen = resolved.log;
     let log =
@@ -48,6 +59,7 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
                 patience: resolved.patience,
             },
             cache_ttl: resolved.cache_ttl,
+            lock_servers,
         },
     };
     if arguments.daemon {

@@ -58,7 +58,12 @@ pub(super) fn all(target: &Target) -> Result<Vec<Seen>, Failure> {
             }
         }
         Target::Shared(volume) => {
-            let operations = operations_of(&volume.locks()?);
+            // Who has the volume mounted is to be seen also while nobody can say who holds what.
+            let locks = volume.locks().unwrap_or_else(|error| {
+                eprintln!("lockwood: the sessions are shown without their locks: {error}");
+                Vec::new()
+            });
+            let operations = operations_of(&locks);
             for_each::<_, StoreError>(&*volume.open()?.0, Range::All(Kind::Session), |_, stored| {
                 if let Document::Session(session) = &*stored?.document {
                     let own = operations.iter().filter(|operation| operation.session == session.id);

@@ -74,6 +74,7 @@ fn a_session_that_is_not_live_changes_nothing() {
             intents: 0,
             operations_below: 0,
             state,
+            locks: None,
         };
         store.commit(&Commit::new().put(Key::Session(id), Document::Session(session))).unwrap();
     };

@@ -68,7 +68,9 @@ pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: 
     let len = data.len() as u32;
     let deadline = ambient::monotonic() + Duration::from_millis(request.wait_ms).min(WAIT_MAX);
     let outcome = hold(shared, caller, &request, Patience::Try);
-    if !matches!(outcome, Err(NamespaceError::Lock(LockError::WouldBlock(_)))) || request.wait_ms == 0 {
+    let may_pass =
+        matches!(outcome, Err(NamespaceError::Lock(LockError::WouldBlock(_) | LockError::NoMajority { .. })));
+    if !may_pass || request.wait_ms == 0 {
         return finish(shared, fh, &request, outcome, len, reply);
     }
     let reply = Arc::new(Mutex::new(Some(reply)));

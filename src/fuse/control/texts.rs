@@ -10,7 +10,7 @@ use super::super::adapter::Shared;
 use super::breaking;
 use super::nodes::ControlNode;
 use crate::document::{Document, Key, Session, SessionId, Stored};
-use crate::lock::{OperationDocument, Timestamp};
+use crate::lock::{LockError, OperationDocument, Timestamp};
 use crate::namespace::Result;
 use crate::{check, mounts};
 
@@ -63,7 +63,14 @@ fn session(shared: &Shared, id: SessionId) -> Result<Option<SessionText>> {
     let (namespace, key) = (&shared.namespace, Key::Session(id));
     let Some(stored) = namespace.store().get(&key)? else { return Ok(None) };
     let Document::Session(document) = &*stored.document else { return Ok(None) };
-    let operations = namespace.locks().operations()?;
+    let operations = match namespace.locks().operations() {
+        // Who has the volume mounted is to be seen also while nobody can say who holds what.
+        Err(error @ LockError::NoMajority { .. }) => {
+            log::warn!("sessions are shown without their locks: {error}");
+            Vec::new()
+        }
+        operations => operations?,
+    };
     Ok(Some(SessionText {
         key: key.to_string(),
         version: stored.version.0,
@@ -93,6 +100,9 @@ pub struct Status {
     pub volume: String,
     /// Its lock strategy.
     pub locking: String,
+    /// The servers that keep the locks, if that is not with the tree.
+    #[serde(default)]
+    pub lock_servers: Option<String>,
     /// When it was mounted.
     pub mounted: Timestamp,
     /// Where the daemon logs to.
@@ -138,6 +148,7 @@ fn status(shared: &Shared) -> Result<Status> {
         session: namespace.session().to_string(),
         volume: volume.id.clone(),
         locking: volume.locking.to_string(),
+        lock_servers: namespace.locks().servers().map(ToString::to_string),
         mounted: Timestamp::before(facts.since, std::time::Duration::ZERO),
         log: facts.log.clone(),
         requests: shared.requests.load(Relaxed),

@@ -73,6 +73,7 @@ pub(in crate::lock) mod tests {
             intents: 2,
             operations_below: 5,
             state,
+            locks: None,
         }
     }
 

@@ -347,7 +347,7 @@ impl Namespace {
                 .merge(Key::Node(rename.new_parent), to.delta(now))
         };
         // All that is checked and not written is the entries above both paths, which the tree locks keep in place.
-        let covered = self.volume.locking.covers_checks();
+        let covered = self.volume.locking.covers_checks() && self.locks.cover_checks();
         self.commit(&if covered { commit.covered() } else { commit })?;
         Ok(())
     }

@@ -103,7 +103,7 @@ impl World {
     pub(super) fn locks(&self) -> &LockTable {
         match self.deref().locks() {
             Locks::Table(table) => table,
-            Locks::Documents(_) => unreachable!("a world owns its store"),
+            Locks::Documents(_) | Locks::Redlock(_) => unreachable!("a world owns its store"),
         }
     }
 

@@ -77,6 +77,7 @@ pub(super) fn document_values(document: &Document) -> Vec<Value> {
             u32::from(session.intents).into(),
             session.operations_below.into(),
             word(session.state),
+            session.locks.as_deref().into(),
         ],
         Document::Chunk(chunk) => vec![Value::Bytes(Arc::clone(&chunk.bytes))],
         Document::Lock(lock) => vec![
@@ -173,6 +174,7 @@ pub(super) fn placeholder(kind: Kind) -> Document {
             intents: 0,
             operations_below: 0,
             state: SessionState::Recovered,
+            locks: None,
         }),
         Kind::Chunk => Document::Chunk(Chunk { bytes: [][..].into() }),
         Kind::Lock => {
@@ -259,6 +261,7 @@ fn document(key: &Key, columns: &mut Columns<'_>) -> Result<Document, Wrong> {
             intents: columns.u32()?.try_into()?,
             operations_below: columns.u64()?,
             state: columns.word()?,
+            locks: columns.take()?,
         }),
         Key::Chunk(..) => Document::Chunk(Chunk { bytes: columns.bytes()? }),
         Key::Lock(_) => {

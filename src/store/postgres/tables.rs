@@ -23,7 +23,7 @@ const NODE: [&str; 22] = [
 ];
 const VOLUME: [&str; 8] =
     ["format", "id", "locking", "created", "created_ns", "next_ino", "epoch", "inline_max"];
-const SESSION: [&str; 12] = [
+const SESSION: [&str; 13] = [
     "host",
     "boot_id",
     "pid",
@@ -36,6 +36,7 @@ const SESSION: [&str; 12] = [
     "intents",
     "operations_below",
     "state",
+    "locks",
 ];
 const LOCK: [&str; 5] = ["path", "lock_type", "lock_count", "holders", "waiters"];
 

@@ -35,6 +35,11 @@ pub enum AddressError {
     /// Something behind the `?` that means nothing.
     #[error("the URL's option {0:?} is unknown; there are prefix and password-file")]
     Option(String),
+    /// A list of servers that is none.
+    #[error(
+        "the list of lock servers {0}; one is redis://host[:port],host[:port],...[/database][?prefix=NAME]"
+    )]
+    List(String),
     /// The file with the password cannot be read.
     #[error("the password file {path}: {source}")]
     PasswordFile {
@@ -105,6 +110,15 @@ impl Address {
 
     pub(super) fn names(&self) -> Names {
         Names::new(&self.prefix)
+    }
+
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The server alone: without the prefix.
+    pub(super) fn server(&self) -> &str {
+        self.shown.split_once('?').map_or(&self.shown, |(server, _)| server)
     }
 }
 

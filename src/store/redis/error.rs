@@ -68,7 +68,7 @@ pub(super) fn explain(error: &RedisError, address: &Address) -> String {
     let step = match (error.code().unwrap_or_default(), error.kind()) {
         ("NOAUTH" | "WRONGPASS", _) | (_, ErrorKind::AuthenticationFailed) => {
             "the server does not take this user and password: give the user in the URL, the password there, in \
-             LOCKWOOD_PASSWORD or in a file (?password-file=)"
+             LOCKWOOD_PASSWORD (of lock servers in LOCKWOOD_LOCKS_PASSWORD) or in a file (?password-file=)"
         }
         // Within a script it has no code of its own.
         (code, _) if code == "NOPERM" || error.to_string().contains("user executing the script can't") => {

@@ -101,6 +101,9 @@ pub(super) fn write(document: &Document) -> Fields {
                 .text("epoch", session.epoch)
                 .text("intents", session.intents)
                 .text("operations_below", session.operations_below);
+            if let Some(locks) = &session.locks {
+                fields.text("locks", locks);
+            }
         }
         Document::Lock(lock) => {
             // The first two are for people: they say what the holders say.
@@ -204,6 +207,7 @@ pub(super) fn read(key: &Key, fields: &[(Vec<u8>, Vec<u8>)]) -> Result<Stored, S
             intents: fields.number("intents")?,
             operations_below: fields.number("operations_below")?,
             state: fields.word("state")?,
+            locks: fields.find("locks").map(|_| fields.text("locks").map(str::to_owned)).transpose()?,
         }),
         Kind::Lock => Document::Lock(LockRecord {
             path: fields.bytes("path")?.to_vec(),

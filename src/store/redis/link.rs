@@ -23,15 +23,33 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A script that the server keeps, by its hash.
-pub(super) struct Script {
-    text: String,
-    hash: String,
+#[derive(Debug)]
+pub struct Script {
+    pub(super) text: String,
+    pub(super) hash: String,
 }
 
 impl Script {
-    pub(super) fn new(text: impl Into<String>) -> Self {
+    /// A script in Lua.
+    pub fn new(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { hash: redis::Script::new(&text).get_hash().to_owned(), text }
+    }
+
+    /// The request to run it, for a server that has it.
+    pub(super) fn by_hash(&self, arguments: &Arguments) -> Cmd {
+        Self::request("EVALSHA", &self.hash, arguments)
+    }
+
+    /// The same for one that has not.
+    pub(super) fn by_text(&self, arguments: &Arguments) -> Cmd {
+        Self::request("EVAL", &self.text, arguments)
+    }
+
+    fn request(name: &str, which: &str, arguments: &Arguments) -> Cmd {
+        let mut command = cmd(name);
+        command.arg(which).arg(arguments.keys.len()).arg(&arguments.keys).arg(&arguments.args);
+        command
     }
 }
 
@@ -176,16 +194,33 @@ impl Held<'_> {
         })
     }
 
+    /// Whether there is a connection, as far as is known: a server that has restarted is found out by the next request.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Sends a request, whose answer is to be fetched with [`Held::receive`] before anything else is asked here. So one
+    /// thread can ask several servers at once.
+    pub(super) fn send(&mut self, packed: &[u8]) -> Result<(), Failed> {
+        let sent = self.connection()?.send_packed_command(packed);
+        self.judge(sent)
+    }
+
+    /// The answer to what was sent.
+    pub(super) fn receive(&mut self, within: Duration) -> Result<Value, Failed> {
+        let connection = self.connection()?;
+        let answer = connection
+            .set_read_timeout(Some(within))
+            .and_then(|()| connection.recv_response())
+            .and_then(Value::extract_error);
+        self.judge(answer)
+    }
+
     /// Runs a script, by its hash or, if the server does not have it, by its text.
     pub(super) fn run(&mut self, script: &Script, arguments: &Arguments) -> Result<Value, Failed> {
-        let request = |name: &str, which: &str| {
-            let mut command = cmd(name);
-            command.arg(which).arg(arguments.keys.len()).arg(&arguments.keys).arg(&arguments.args);
-            command
-        };
-        match self.ask(&request("EVALSHA", &script.hash)) {
+        match self.ask(&script.by_hash(arguments)) {
             Err(Failed::Refused(error)) if error.code() == Some("NOSCRIPT") => {
-                self.ask(&request("EVAL", &script.text))
+                self.ask(&script.by_text(arguments))
             }
             other => other,
         }

@@ -9,6 +9,8 @@
 //! 3. A directory is read in the order of positions, page by page, in one round trip each: [`names`], `scan.lua`.
 //! 4. A server that forgets at a restart, or throws documents away when it is full, must not be taken for a store: [`open`].
 //! 5. Notices that were missed are made up for: [`listen`].
+//!
+//! The locks of a volume, whatever engine it is on, may be on Redis servers of their own: [`servers`] asks several at once.
 
 mod address;
 mod commit;
@@ -20,6 +22,7 @@ mod names;
 pub mod open;
 mod request;
 mod scan;
+pub mod servers;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +32,7 @@ use std::time::Duration;
 use redis::{Value, cmd, pipe};
 
 use self::commit::Committer;
-use self::link::{Pool, Script};
+use self::link::Pool;
 use self::listen::Subscription;
 use self::names::Names;
 use self::open::Durability;
@@ -42,7 +45,9 @@ use crate::store::counts::Counts;
 use crate::store::stopped::Stopped;
 
 pub use address::AddressError;
+pub use link::Script;
 pub use open::{OpenError, format, open};
+pub use request::Arguments;
 
 const COUNT_WHEN_FULL: &str = "#!lua flags=allow-oom\nreturn redis.call('INCR', KEYS[1])";
 

@@ -10,18 +10,20 @@ pub(super) const OUTCOMES_KEPT_S: u32 = 24 * 60 * 60;
 
 /// The keys and arguments of a script.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Arguments {
+pub struct Arguments {
     pub(super) keys: Vec<Vec<u8>>,
     pub(super) args: Vec<Vec<u8>>,
 }
 
 impl Arguments {
-    pub(super) fn key(mut self, key: impl Into<Vec<u8>>) -> Self {
+    /// One more key.
+    pub fn key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.keys.push(key.into());
         self
     }
 
-    pub(super) fn arg(mut self, arg: impl ToString) -> Self {
+    /// One more argument that is no key.
+    pub fn arg(mut self, arg: impl ToString) -> Self {
         self.args.push(arg.to_string().into_bytes());
         self
     }

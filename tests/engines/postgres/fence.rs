@@ -23,6 +23,7 @@ fn session(id: SessionId, heartbeat: u64, state: SessionState) -> Document {
         intents: 0,
         operations_below: 0,
         state,
+        locks: Some("redis://a:6379/0?prefix=p".to_owned()),
     })
 }
 

@@ -74,6 +74,7 @@ impl Protocol {
             intents: 1,
             operations_below: 1,
             state: SessionState::Live,
+            locks: None,
         };
         let ghosts = [is_ghost(claim, Some(&at_work)), is_ghost(claim, None)];
         Self { scenario, ghosts, reached: AtomicU32::new(0) }

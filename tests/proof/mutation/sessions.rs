@@ -161,5 +161,6 @@ fn session(state: SessionState, operations_below: u64) -> Session {
         intents: 2,
         operations_below,
         state,
+        locks: None,
     }
 }

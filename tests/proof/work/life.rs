@@ -85,6 +85,7 @@ impl Site {
             intents: slots,
             operations_below: 0,
             state: SessionState::Joining,
+            locks: None,
         };
         let (member, own) = Member::join(Arc::clone(&cells), Arc::clone(&clock), document, |id| {
             create_slots(&cells, &clock, id, slots)

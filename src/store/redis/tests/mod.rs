@@ -65,6 +65,7 @@ fn session(id: SessionId, state: SessionState) -> Document {
         intents: 0,
         operations_below: 0,
         state,
+        locks: Some("redis://a:6379/0?prefix=p".to_owned()),
     })
 }
 

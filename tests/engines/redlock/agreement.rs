@@ -1,0 +1,78 @@
+//! All mounts of a volume keep their locks at the same place, or are refused.
+
+use std::time::Duration;
+
+use lockwood::document::Kind;
+use lockwood::lock::LockError;
+use lockwood::namespace::NamespaceError;
+use lockwood::store::{Range, Reader, Scan, Start};
+
+use super::volume::{Host, format};
+use super::{Fleet, WAIT, servers};
+
+fn sessions(store: &dyn Reader) -> usize {
+    store.scan(&Scan { range: Range::All(Kind::Session), start: Start::First, limit: 100 }).unwrap().len()
+}
+
+#[test]
+fn a_mount_that_names_other_servers_is_refused() {
+    let (Some(fleet), Some((_server, url))) = (Fleet::start(3), format()) else { return };
+    let list = |which: &[usize]| Some(servers(&fleet.list_of(which), Duration::ZERO));
+    let join = |name, locks| Host::join(&url, name, WAIT, locks);
+    let first = join("ada", list(&[0, 1])).unwrap();
+    for locks in [None, list(&[0]), list(&[0, 1, 2]), list(&[0, 2])] {
+        let Err(refused) = join("grace", locks) else { panic!("two places for the locks of one volume") };
+        assert!(matches!(refused, NamespaceError::OtherLocks { .. }), "{refused}");
+        let (text, session) = (refused.to_string(), first.namespace.session().to_string());
+        let port = format!("127.0.0.1:{}", fleet.0[0].port());
+        for part in [&*session, "on ada, mounted at /ada", &port, "must name the same lock servers"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(sessions(&*first.store), 1, "a session was left");
+    }
+    // The order is nothing.
+    let second = join("grace", list(&[1, 0])).unwrap();
+    first.namespace.end().unwrap();
+    second.namespace.end().unwrap();
+    // When nobody has it mounted, the place may change.
+    join("ada", None).unwrap().namespace.end().unwrap();
+    let moved = join("ada", list(&[2])).unwrap();
+    assert!(matches!(join("grace", None), Err(NamespaceError::OtherLocks { .. })));
+    moved.namespace.end().unwrap();
+}
+
+#[test]
+fn of_two_that_begin_at_once_and_differ_at_most_one_is_let_in() {
+    let (Some(fleet), Some((_server, url))) = (Fleet::start(2), format()) else { return };
+    for _ in 0..5 {
+        let joined = std::thread::scope(|scope| {
+            let join = |name, at: usize| {
+                let servers = servers(&fleet.list_of(&[at]), Duration::ZERO);
+                let url = &url;
+                move || Host::join(url, name, WAIT, Some(servers))
+            };
+            let (one, other) = (scope.spawn(join("ada", 0)), scope.spawn(join("grace", 1)));
+            [one.join().unwrap(), other.join().unwrap()]
+        });
+        assert!(joined.iter().flatten().count() <= 1, "both were let in");
+        for host in joined.into_iter().flatten() {
+            host.namespace.end().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_mount_without_a_majority_is_refused() {
+    let (Some(mut fleet), Some((_server, url))) = (Fleet::start(3), format()) else { return };
+    fleet.0[0].kill();
+    fleet.0[2].kill();
+    let refused = Host::join(&url, "ada", WAIT, Some(servers(&fleet.list(), Duration::ZERO))).map(drop);
+    let Err(NamespaceError::Lock(LockError::NoMajority { answered: 1, causes, .. })) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(causes.contains(&fleet.0[2].port().to_string()), "{causes}");
+    fleet.0[0].restart();
+    let host = Host::join(&url, "ada", WAIT, Some(servers(&fleet.list(), Duration::ZERO))).unwrap();
+    assert_eq!(sessions(&*host.store), 1);
+    host.namespace.end().unwrap();
+}
