@@ -9,9 +9,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::redis_server::RedisServer;
 use super::volume::format;
 use crate::common::{Held, can_mount, is_alive, lockwood, program, run, signal, until};
+use crate::redis_server::RedisServer;
 
 const SECRET: &str = "s3cret-of-the-locks";
 const LEASE_S: u64 = 2;
