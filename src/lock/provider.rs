@@ -210,8 +210,7 @@ impl LockGuard {
     }
 
     /// Leaves the locks where they are until the session has ended, if they are documents, or until they end by themselves:
-    /// for an operation that does not
-    /// know what became of its change.
+    /// for an operation that does not know what became of its change.
     pub fn abandon(self) {
         match self {
             Self::Table(_) => {}
