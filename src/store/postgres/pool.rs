@@ -68,12 +68,13 @@ impl Pool {
         let target = &self.target;
         let mut connection =
             Connection::open(target, within).map_err(|error| error::connecting(target, &error))?;
-        // Whose transaction is not followed by more within seconds is gone, and its locks are in the way. A commit that
-        // has returned must survive a crash of the server, whatever the role's default is.
+        // The statements of a transaction are sent at once. Who stops in the middle is cut off or stands still, and his rows
+        // are in the way of those who may go on when his lease is over; what he has not committed he can do again. A commit
+        // that has returned must survive a crash of the server, whatever the role's default is.
         let settings = format!(
             "SET search_path = {}; SET default_transaction_isolation = 'read committed'; \
              SET client_min_messages = 'warning'; SET statement_timeout = '{}s'; \
-             SET idle_in_transaction_session_timeout = '10s'; \
+             SET idle_in_transaction_session_timeout = '1s'; \
              SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
             target.schema,
             target.commit_timeout.as_secs().saturating_add(5).min(86_400)
