@@ -92,6 +92,8 @@ pub enum Rule {
     ClaimRemovedByItsOwnerOnly,
     /// A claim whose operation is over for certain is removed by those whom it blocks.
     GhostsRemoved,
+    /// A share that a session keeps is let go of when somebody waits for it.
+    KeptSharesGivenUp,
     /// A claim is a ghost only if its session is gone or its operation is over.
     LiveClaimsAreNoGhosts,
     /// An intent is committed only from the very version at which its owner made it pending.
@@ -167,6 +169,7 @@ impl Rule {
         Self::UnconfirmedSessionStops,
         Self::ClaimRemovedByItsOwnerOnly,
         Self::GhostsRemoved,
+        Self::KeptSharesGivenUp,
         Self::LiveClaimsAreNoGhosts,
         Self::IntentDecidedByCas,
         Self::MarkSetByCas,

@@ -15,6 +15,7 @@ use super::{
     Redlock, RedlockGuard, Request, SessionId, SharedGuard, SharedLocks,
 };
 use crate::ambient;
+use crate::store::Commit;
 use crate::store::redis::servers::Servers;
 
 /// Where the locks of a mount are.
@@ -190,6 +191,30 @@ impl LockGuard {
             Self::Table(guard) => guard.lost(),
             Self::Documents(guard) => guard.lost(),
             Self::Redlock(guard) => guard.lost(),
+        }
+    }
+
+    /// What releases the locks, for the commit of the change that they were taken for: so one request does both. None if
+    /// they are no documents of the store that is changed, and if others are likely to have come meanwhile. Whoever makes
+    /// the commit says how it ended: [`LockGuard::released`], or [`LockGuard::met_others`] if it conflicts in a lock.
+    pub fn release_along(&self) -> Option<Commit> {
+        match self {
+            Self::Documents(guard) => guard.release_along(),
+            Self::Table(_) | Self::Redlock(_) => None,
+        }
+    }
+
+    /// Notes that the commit with the release was made.
+    pub fn released(&self) {
+        if let Self::Documents(guard) = self {
+            guard.released();
+        }
+    }
+
+    /// Notes that the commit with the release was refused, since a lock document has changed: the locks are held still.
+    pub fn met_others(&self) {
+        if let Self::Documents(guard) = self {
+            guard.met_others();
         }
     }
 

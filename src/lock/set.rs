@@ -25,6 +25,7 @@ pub struct LockEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockSet {
     entries: Vec<LockEntry>,
+    is_of_rename: bool,
 }
 
 impl LockSet {
@@ -41,7 +42,7 @@ impl LockSet {
         let above_destination = holds(Rule::DestinationAncestorsLocked);
         let from = chain(source, target).filter(|entry| above_source || entry.id == *source);
         let to = chain(destination, target).filter(|entry| above_destination || entry.id == *destination);
-        Ok(LockSet { entries: merge(from, to) })
+        Ok(LockSet { entries: merge(from, to), is_of_rename: true })
     }
 
     /// The locks of an exchange of `one` with `other`: those of a rename either way.
@@ -62,14 +63,20 @@ impl LockSet {
         if path.is_root() {
             return Err(LockError::Root);
         }
-        Ok(LockSet { entries: chain(path, mode).collect() })
+        Ok(LockSet { entries: chain(path, mode).collect(), is_of_rename: false })
     }
 
     /// These paths, all in one mode, in whatever order and however often they are named; at least one.
     pub(super) fn of_paths(mut paths: Vec<LockId>, mode: Mode) -> LockSet {
         paths.sort_unstable();
         paths.dedup();
-        LockSet { entries: paths.into_iter().map(|id| LockEntry { id, mode }).collect() }
+        let entries = paths.into_iter().map(|id| LockEntry { id, mode }).collect();
+        LockSet { entries, is_of_rename: false }
+    }
+
+    /// Whether it is that of a rename or an exchange by the tree locks, and so of an operation that ends soon.
+    pub fn is_of_rename(&self) -> bool {
+        self.is_of_rename
     }
 
     /// The entries, in the global order.

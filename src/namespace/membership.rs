@@ -1,7 +1,7 @@
 //! The session of a mount on a store that other hosts use as well: it says that it lives, watches the others, cleans up
 //! after those that died, and stops when it was declared dead itself.
 //!
-//! Owns the two threads of a session. What is decided, and in which order a dead session is cleaned up after, is
+//! Owns the threads of a session. What is decided, and in which order a dead session is cleaned up after, is
 //! `lock::session`'s.
 //!
 //! What is hard:
@@ -16,6 +16,7 @@
 
 mod alive;
 mod bell;
+mod keeper;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -38,11 +39,14 @@ use super::advisory::held::drop_session;
 use super::collect::Collector;
 use alive::Proof;
 use bell::Bell;
+use keeper::Keeper;
 
 /// A session beats so often in a lease, and looks at the others as often.
 const BEATS_PER_LEASE: u32 = 5;
 /// How often a session looks whether a process of its own host has died.
 const LOOK_HERE: Duration = Duration::from_millis(100);
+/// For how long a session keeps a lock that it has shared again and again and that nobody uses any more.
+const KEEP_FOR: Duration = Duration::from_secs(10);
 /// Once a lease a session looks for claims of operations that are over.
 const LOOKS_PER_SWEEP: u32 = BEATS_PER_LEASE;
 
@@ -59,6 +63,7 @@ pub(super) struct Membership {
 struct Watch {
     heart: Heart,
     extender: Option<Extender>,
+    keeper: Option<Keeper>,
     bell: Arc<Bell>,
     thread: JoinHandle<()>,
 }
@@ -134,8 +139,12 @@ impl Membership {
             }
             return Err(refused);
         }
-        let settings = LockSettings { silence_stops: false, ..LockSettings::default() };
+        let settings = LockSettings { silence_stops: false, keep_for: KEEP_FOR, ..LockSettings::default() };
         let locks = SharedLocks::new(cells, clock, Arc::clone(member.standing()), settings);
+        let keeper = match redlock {
+            None => Some(Keeper::start(locks.clone(), &**store)?),
+            Some(_) => None,
+        };
         let watcher = Watcher {
             member: Arc::clone(&member),
             store: Arc::clone(store),
@@ -150,7 +159,7 @@ impl Membership {
         let extender = redlock.as_ref().map(Extender::start).transpose().map_err(no_thread)?;
         let thread =
             ambient::spawn("lockwood-watch", move || watcher.run(&info.boot_id)).map_err(no_thread)?;
-        let watch = Mutex::new(Some(Watch { heart, extender, bell, thread }));
+        let watch = Mutex::new(Some(Watch { heart, extender, keeper, bell, thread }));
         let locks = redlock.clone().map_or(Locks::Documents(locks), Locks::Redlock);
         Ok((Self { member, watch, proof, redlock }, locks))
     }
@@ -201,9 +210,9 @@ impl Membership {
     /// # Errors
     /// The store's; others clean up when the lease has run out.
     pub(super) fn leave(&self, store: &dyn Store, collector: &Collector) -> Result<(), StoreError> {
-        if let Some(Watch { heart, extender, bell, thread }) = self.watch.lock().take() {
+        if let Some(Watch { heart, extender, keeper, bell, thread }) = self.watch.lock().take() {
             bell.close();
-            drop((heart, extender));
+            drop((heart, extender, keeper));
             if thread.join().is_err() {
                 log::error!("the thread that watches the other sessions panicked");
             }

@@ -139,6 +139,14 @@ impl Commit {
         self
     }
 
+    /// The same with all that `other` checks and writes. The two write no key in common.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.checks.extend(other.checks);
+        self.writes.extend(other.writes);
+        self
+    }
+
     /// Says that locks cover what is checked and not written.
     #[must_use]
     pub fn covered(mut self) -> Self {

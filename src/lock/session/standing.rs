@@ -86,7 +86,7 @@ impl Standing {
         inner.last += 1;
         let number = inner.last;
         inner.running.insert(number);
-        Operation { standing: Arc::clone(self), number, ends: true }
+        Operation { standing: Arc::clone(self), number, ends: AtomicBool::new(true) }
     }
 
     /// Whether an operation has begun and not ended.
@@ -106,7 +106,7 @@ impl Standing {
 pub struct Operation {
     standing: Arc<Standing>,
     number: u64,
-    ends: bool,
+    ends: AtomicBool,
 }
 
 impl Operation {
@@ -116,14 +116,14 @@ impl Operation {
     }
 
     /// Never ends: its claims are no ghosts until its session is recovered.
-    pub(in crate::lock) fn keep_running(&mut self) {
-        self.ends = false;
+    pub(in crate::lock) fn keep_running(&self) {
+        self.ends.store(false, Ordering::Relaxed);
     }
 }
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        if self.ends {
+        if *self.ends.get_mut() {
             self.standing.inner.lock().running.remove(&self.number);
         }
     }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::claims::{in_cell, is_own, now_ns};
+use super::guard::Held;
 use super::record::{Removed, ask, remove};
-use super::{Held, Refusal, SharedGuard, SharedLocks};
+use super::{Refusal, SharedGuard, SharedLocks, Wanted};
 use crate::lock::OpId;
-use crate::lock::set::LockEntry;
-use crate::store::StoreError;
 use crate::store::cells::{CasError, Cell, CellKey, Change, StoredCell};
+use crate::store::{Commit, StoreError};
 
 /// How often it is tried before the locks are taken or released one after the other. A try fails because another one has
 /// succeeded.
@@ -33,17 +33,44 @@ pub(super) enum AtOnce {
 }
 
 impl SharedLocks {
-    /// Takes all locks of the set for the operation whose guard this is, if they are free.
+    /// Takes all locks of the set for the operation whose guard this is, if they are free. What the session keeps of them
+    /// is used, until the guard is dropped if they are taken and until this returns if not: who waits uses only what he has
+    /// come to.
     pub(super) fn take_at_once(
         &self,
-        documents: &[(CellKey, LockEntry)],
+        wanted: &[Wanted],
         purpose: &Arc<str>,
         guard: &mut SharedGuard,
     ) -> Result<AtOnce, Refusal> {
         if !self.store.cells.changes_several() {
             return Ok(AtOnce::No(None));
         }
-        let keys: Vec<CellKey> = documents.iter().map(|(key, _)| key.clone()).collect();
+        let mut uses = Vec::new();
+        let documents: Vec<&Wanted> =
+            wanted.iter().filter(|wanted| !self.begin_use(wanted, &mut uses)).collect();
+        let taken = self.take_documents_at_once(&documents, purpose, guard);
+        match taken {
+            Ok(AtOnce::Taken) => guard.uses = uses,
+            _ => self.end_uses(&mut uses),
+        }
+        // What was found is not of all documents then.
+        let is_all = documents.len() == wanted.len();
+        Ok(match taken? {
+            AtOnce::No(found) => AtOnce::No(found.filter(|_| is_all)),
+            other => other,
+        })
+    }
+
+    fn take_documents_at_once(
+        &self,
+        documents: &[&Wanted],
+        purpose: &Arc<str>,
+        guard: &mut SharedGuard,
+    ) -> Result<AtOnce, Refusal> {
+        if documents.is_empty() {
+            return Ok(AtOnce::Taken);
+        }
+        let keys: Vec<CellKey> = documents.iter().map(|wanted| wanted.key.clone()).collect();
         let mut known = (!self.met_others.load(Relaxed)).then(|| vec![None; keys.len()]);
         let mut found = None;
         for _ in 0..TRIES {
@@ -56,12 +83,12 @@ impl SharedLocks {
                     read
                 }
             };
-            let Some(changes) = self.wanted(documents, cells, purpose, guard.op())? else { break };
+            let Some(changes) = self.with_claims(documents, cells, purpose, guard.op())? else { break };
             match self.store.cells.cas_all(&changes) {
                 Ok(version) => {
-                    guard.held.extend(changes.into_iter().map(|Change { key, cell, .. }| {
-                        let known = cell.map(|cell| StoredCell { version, cell: cell.into() });
-                        Held { key, known }
+                    guard.held.extend(changes.into_iter().zip(documents).map(|(change, wanted)| {
+                        let known = change.cell.map(|cell| StoredCell { version, cell: cell.into() });
+                        Held::new(wanted, known)
                     }));
                     return Ok(AtOnce::Taken);
                 }
@@ -81,18 +108,23 @@ impl SharedLocks {
     }
 
     /// What the documents become with all locks held; none if one is not free.
-    fn wanted(
+    fn with_claims(
         &self,
-        documents: &[(CellKey, LockEntry)],
+        documents: &[&Wanted],
         cells: Vec<Option<StoredCell>>,
         purpose: &Arc<str>,
         op: OpId,
     ) -> Result<Option<Vec<Change>>, Refusal> {
         let mut changes = Vec::with_capacity(documents.len());
-        for ((key, entry), found) in documents.iter().zip(cells) {
+        for (wanted, found) in documents.iter().zip(cells) {
+            let Wanted { key, entry, .. } = wanted;
             let record = in_cell(key, found.as_ref())?;
             self.check_path(key, entry, record)?;
-            let asked = ask(record, &entry.id, &self.claim(op, entry.mode, purpose));
+            let asked = ask(
+                record,
+                &entry.id,
+                &self.claim(wanted.claimed_by(op), entry.mode, &wanted.purpose(purpose)),
+            );
             match asked.write.filter(|_| asked.holds) {
                 Some(next) => changes.push(Change {
                     key: key.clone(),
@@ -105,29 +137,40 @@ impl SharedLocks {
         Ok(Some(changes))
     }
 
+    /// What the documents become without the claims of an operation, those that have any.
+    fn without_claims(
+        &self,
+        held: &[Held],
+        cells: Vec<Option<StoredCell>>,
+        op: OpId,
+    ) -> Result<Vec<Change>, StoreError> {
+        let mut changes = Vec::with_capacity(held.len());
+        for (held, found) in held.iter().zip(cells) {
+            let (key, by) = (&held.key, held.claimed_by(op));
+            let (Some(record), Some(found)) = (in_cell(key, found.as_ref())?, &found) else { continue };
+            let cell = match remove(record, now_ns(&*self.store.clock), |claim| is_own(claim, by)) {
+                Removed::Nothing => continue,
+                Removed::All => None,
+                Removed::Some(record) => Some(Cell::Lock(record)),
+            };
+            changes.push(Change { key: key.clone(), expected: Some(found.version), cell });
+        }
+        Ok(changes)
+    }
+
     /// Releases all locks of an operation. False if nobody knows that it has.
     pub(super) fn release_at_once(&self, held: &[Held], op: OpId) -> Result<bool, StoreError> {
         if held.len() < 2 || !self.store.cells.changes_several() {
             return Ok(false);
         }
         let keys: Vec<CellKey> = held.iter().map(|held| held.key.clone()).collect();
-        let mut known: Option<Vec<_>> = held.iter().map(|held| held.known.clone().map(Some)).collect();
+        let mut known = as_known(held);
         for _ in 0..TRIES {
             let cells = match known.take() {
                 Some(known) => known,
                 None => self.store.insist(|| self.store.cells.read_many(&keys))?,
             };
-            let mut changes = Vec::with_capacity(keys.len());
-            for (key, found) in keys.iter().zip(cells) {
-                let (Some(record), Some(found)) = (in_cell(key, found.as_ref())?, &found) else { continue };
-                let cell = match remove(record, now_ns(&*self.store.clock), |claim| is_own(claim, op)) {
-                    Removed::Nothing => continue,
-                    Removed::All => None,
-                    Removed::Some(record) => Some(Cell::Lock(record)),
-                };
-                changes.push(Change { key: key.clone(), expected: Some(found.version), cell });
-            }
-            match self.store.cells.cas_all(&changes) {
+            match self.store.cells.cas_all(&self.without_claims(held, cells, op)?) {
                 Ok(_) => return Ok(true),
                 Err(CasError::Conflict) => {}
                 Err(CasError::Store(_) | CasError::Unknown(_)) => break,
@@ -135,4 +178,17 @@ impl SharedLocks {
         }
         Ok(false)
     }
+
+    /// The release as a part of another commit, as far as is known; none if others are likely to have changed a document.
+    pub(super) fn release_along(&self, held: &[Held], op: OpId) -> Option<Commit> {
+        if held.is_empty() || self.met_others.load(Relaxed) {
+            return None;
+        }
+        self.store.cells.as_commit(&self.without_claims(held, as_known(held)?, op).ok()?)
+    }
+}
+
+/// The documents as the operation has left them, if it knows all.
+fn as_known(held: &[Held]) -> Option<Vec<Option<StoredCell>>> {
+    held.iter().map(|held| held.known.clone().map(Some)).collect()
 }

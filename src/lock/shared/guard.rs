@@ -1,9 +1,15 @@
 //! The locks of one operation, while they are held, and letting them go.
 
-use super::SharedLocks;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::claims::{is_own, take_out};
+use super::kept::{Sharing, Use};
+use super::{SharedLocks, Wanted};
 use crate::lock::session::Operation;
 use crate::lock::{LockError, OpId};
+use crate::store::Commit;
 use crate::store::cells::{CellKey, StoredCell};
 
 /// A lock document as an operation left it.
@@ -11,15 +17,38 @@ use crate::store::cells::{CellKey, StoredCell};
 pub(super) struct Held {
     pub(super) key: CellKey,
     pub(super) known: Option<StoredCell>,
+    /// In whose name it is claimed, if not in that of the operation: of a share that the session is to keep.
+    pub(super) keeper: Option<Arc<Operation>>,
+}
+
+impl Held {
+    /// What the guard of `op` has of a lock.
+    pub(super) fn new(wanted: &Wanted, known: Option<StoredCell>) -> Self {
+        let keeper = match &wanted.sharing {
+            Sharing::Keep(keeper) => Some(Arc::clone(keeper)),
+            Sharing::Own | Sharing::UseKept => None,
+        };
+        Self { key: wanted.key.clone(), known, keeper }
+    }
+
+    /// In whose name it is claimed; `op` is the operation that has it.
+    pub(super) fn claimed_by(&self, op: OpId) -> OpId {
+        self.keeper.as_ref().map_or(op, |keeper| OpId { number: keeper.number(), ..op })
+    }
 }
 
 /// The locks of one operation, held until this is dropped; then released from the leaf to the root.
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct SharedGuard {
     pub(super) locks: SharedLocks,
+    /// Those that the operation has claimed for itself.
     pub(super) held: Vec<Held>,
+    /// Shares that the session keeps, and that the operation uses.
+    pub(super) uses: Vec<Use>,
     /// Whether all of them were taken.
     pub(super) granted: bool,
+    /// Whether a commit has released what the operation has claimed for itself.
+    pub(super) released: AtomicBool,
     /// Dropped after the locks are released.
     pub(super) operation: Operation,
 }
@@ -35,10 +64,42 @@ impl SharedGuard {
         self.locks.standing.is_fenced().then_some(LockError::SessionDropped)
     }
 
+    /// Under which number each lock document has the claim that the operation relies on: its own, or that of a share which
+    /// the session keeps.
+    pub fn claims(&self) -> impl Iterator<Item = (&CellKey, OpId)> {
+        let (op, session) = (self.op(), self.locks.standing.session());
+        let held = self.held.iter().map(move |held| (&held.key, held.claimed_by(op)));
+        held.chain(self.uses.iter().map(move |used| (&used.key, OpId { session, number: used.number })))
+    }
+
+    /// What releases the locks, as a part of the commit that they were taken for; none where that is not possible or has
+    /// little hope. What the session keeps is not released.
+    pub fn release_along(&self) -> Option<Commit> {
+        self.locks.release_along(&self.held, self.op())
+    }
+
+    /// The commit with [`SharedGuard::release_along`] was made.
+    pub fn released(&self) {
+        self.released.store(true, Relaxed);
+    }
+
+    /// The commit with [`SharedGuard::release_along`] was refused, since a lock document has changed.
+    pub fn met_others(&self) {
+        self.locks.met_others.store(true, Relaxed);
+    }
+
     /// Leaves the claims where they are, until the session has ended and its intents are settled. For an operation that
     /// cannot find out what became of its commit: should that still be decided, it needs the locks.
     pub fn abandon(mut self) {
-        self.held.clear();
+        self.leave_all();
+    }
+
+    fn leave_all(&mut self) {
+        for keeper in self.held.drain(..).filter_map(|held| held.keeper) {
+            keeper.keep_running();
+        }
+        // What is in use is not let go of.
+        self.uses.clear();
         self.operation.keep_running();
     }
 }
@@ -48,24 +109,25 @@ impl Drop for SharedGuard {
         if self.granted {
             let mut counted = self.locks.counted.lock();
             counted.operations = counted.operations.saturating_sub(1);
-            counted.locks = counted.locks.saturating_sub(self.held.len() as u64);
+            counted.locks = counted.locks.saturating_sub((self.held.len() + self.uses.len()) as u64);
         }
         if std::thread::panicking() {
             // Nobody knows how far the operation came.
-            self.held.clear();
-            self.operation.keep_running();
+            self.leave_all();
             return;
         }
         let op = self.op();
-        if self.locks.release_at_once(&self.held, op).unwrap_or(false) {
-            return;
+        if *self.released.get_mut() || self.locks.release_at_once(&self.held, op).unwrap_or(false) {
+            self.held.clear();
         }
         for held in self.held.drain(..).rev() {
-            if let Err(error) = take_out(&self.locks.store, &held.key, held.known, |claim| is_own(claim, op))
+            let by = held.claimed_by(op);
+            if let Err(error) = take_out(&self.locks.store, &held.key, held.known, |claim| is_own(claim, by))
             {
-                log::warn!("{:?} was not released by {op}: {error}; others will remove the claim", held.key);
+                log::warn!("{:?} was not released by {by}: {error}; others will remove the claim", held.key);
             }
         }
+        self.locks.end_uses(&mut self.uses);
     }
 }
 

@@ -12,35 +12,41 @@
 //! 4. No wait may be lost, and none may need the one who is waited for to be alive: whoever releases a lock lets in the next
 //!    by the same compare-and-set; who waits looks again and again, and removes the ghosts before it.
 //! 5. A set that nobody else wants must not cost a request for each lock: [`at_once`].
-//! 6. An operation that does not know what became of its commit must not let its locks go: [`SharedGuard::abandon`].
+//! 6. What is shared again and again must not cost a request each time: [`kept`].
+//! 7. An operation that does not know what became of its commit must not let its locks go: [`SharedGuard::abandon`].
 
 mod at_once;
 pub mod claims;
 mod guard;
+mod kept;
 pub mod record;
+mod taking;
 mod view;
 
 pub use guard::SharedGuard;
 pub use view::lock_documents;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::change::{Pauses, Store};
+use super::change::Store;
 use super::session::{self, Standing};
 use super::set::LockEntry;
 use super::{Blocked, Counters, LockError, LockSet, Mode, OpId};
 use crate::ambient::Clock;
 use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::store::StoreError;
-use crate::store::cells::{CasError, Cell, CellKey, Cells, StoredCell};
+use crate::store::cells::{CellKey, Cells, StoredCell};
 use at_once::AtOnce;
 use claims::{in_cell, is_ghost, now_ns, take_out};
 use guard::Held;
+use kept::{KeptLocks, Sharing};
 use record::{ask, blocked};
+use taking::Taking;
 
 /// How locks are kept and waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +60,11 @@ pub struct Settings {
     pub look_after: Duration,
     /// How long it waits between two looks at most.
     pub look_at_least_every: Duration,
+    /// For how long a session keeps a share that nobody uses; with zero it keeps none. Whoever sets this calls
+    /// [`SharedLocks::look_at_kept`].
+    pub keep_for: Duration,
+    /// From its how manieth use on a share is kept, each use at most `keep_for` after the one before.
+    pub keep_from_use: u32,
 }
 
 impl Default for Settings {
@@ -63,10 +74,14 @@ impl Default for Settings {
             silence_stops: true,
             look_after: Duration::from_millis(2),
             look_at_least_every: Duration::from_millis(100),
+            keep_for: Duration::ZERO,
+            keep_from_use: 3,
         }
     }
 }
 
+/// What people read of a share that is kept.
+const KEPT: &str = "kept for the next renames below; let go of when somebody waits";
 /// Who waits looks for ghosts at its first look and then at each of these.
 const LOOKS_PER_GHOST_HUNT: u32 = 8;
 /// How often the compare-and-set of a lock that is free may fail, after the deadline, before it counts as not free.
@@ -82,6 +97,32 @@ pub struct SharedLocks {
     counted: Arc<Mutex<Counters>>,
     /// Whether somebody else held or wanted one of the locks that were asked for last.
     met_others: Arc<AtomicBool>,
+    kept: Arc<KeptLocks>,
+}
+
+/// A lock that an operation wants.
+struct Wanted {
+    key: CellKey,
+    entry: LockEntry,
+    sharing: Sharing,
+}
+
+impl Wanted {
+    /// What the claim is for: that of a share which is kept outlives the operation.
+    fn purpose<'a>(&self, of_operation: &'a Arc<str>) -> Cow<'a, Arc<str>> {
+        match self.sharing {
+            Sharing::Keep(_) => Cow::Owned(KEPT.into()),
+            Sharing::Own | Sharing::UseKept => Cow::Borrowed(of_operation),
+        }
+    }
+
+    /// In whose name `op` claims it.
+    fn claimed_by(&self, op: OpId) -> OpId {
+        match &self.sharing {
+            Sharing::Keep(keeper) => OpId { number: keeper.number(), ..op },
+            Sharing::Own | Sharing::UseKept => op,
+        }
+    }
 }
 
 /// Why a lock was not granted.
@@ -108,8 +149,8 @@ impl SharedLocks {
         settings: Settings,
     ) -> Self {
         let store = Store { cells, clock, seed: standing.session().0 };
-        let (closed, counted, met_others) = Default::default();
-        Self { store, standing, closed, settings, counted, met_others }
+        let (closed, counted, met_others, kept) = Default::default();
+        Self { store, standing, closed, settings, counted, met_others, kept }
     }
 
     /// Takes all locks of the set, or none. Does not wait for anybody.
@@ -185,20 +226,22 @@ impl SharedLocks {
         self.check()?;
         let started = self.store.clock.now();
         let documents = self.documents_of(set);
-        let keys: Vec<_> = documents.iter().map(|(key, _)| key.clone()).collect();
-        let operation = self.standing.begin();
+        let keys: Vec<_> = documents.iter().map(|wanted| wanted.key.clone()).collect();
+        self.want_kept(&documents);
         // From here on, whatever is taken is released when the guard is dropped.
         let mut guard = SharedGuard {
             locks: self.clone(),
             held: Vec::with_capacity(keys.len()),
+            uses: Vec::new(),
             granted: false,
-            operation,
+            released: AtomicBool::new(false),
+            operation: self.standing.begin(),
         };
         let hints = match self.take_at_once(&documents, &purpose, &mut guard)? {
             AtOnce::Taken => return Ok(self.granted(guard)),
             AtOnce::No(found) => found,
             AtOnce::Unknown => {
-                guard.held.extend(keys.iter().map(|key| Held { key: key.clone(), known: None }));
+                guard.held.extend(documents.iter().map(|wanted| Held::new(wanted, None)));
                 None
             }
         };
@@ -210,19 +253,27 @@ impl SharedLocks {
         if wait.is_zero() {
             self.give_way(&documents, &hints, guard.op())?;
         }
-        for ((key, entry), hint) in documents.into_iter().zip(hints) {
+        for (wanted, hint) in documents.into_iter().zip(hints) {
+            // Not what may be claimed already by the request of which no answer came.
+            if guard.held.iter().all(|held| held.key != wanted.key)
+                && self.begin_use(&wanted, &mut guard.uses)
+            {
+                continue;
+            }
+            // An operation that has come before may have kept it since.
+            self.want_kept(std::slice::from_ref(&wanted));
+            let key = wanted.key.clone();
             let mut taking = Taking {
                 locks: self,
-                op: guard.op(),
-                key: &key,
-                entry,
-                purpose: &purpose,
+                op: wanted.claimed_by(guard.op()),
+                purpose: &wanted.purpose(&purpose),
+                wanted: &wanted,
                 deadline: started.saturating_add(wait),
                 waited: false,
             };
             // Listed first, so that it is released also if nobody knows whether it was taken.
             if !guard.held.iter().any(|held| held.key == key) {
-                guard.held.push(Held { key: key.clone(), known: None });
+                guard.held.push(Held::new(&wanted, None));
             }
             let began = self.store.clock.now();
             let taken = taking.run(hint);
@@ -239,10 +290,11 @@ impl SharedLocks {
 
     fn granted(&self, mut guard: SharedGuard) -> SharedGuard {
         guard.granted = true;
+        self.keep_of(&mut guard);
         let mut counted = self.counted.lock();
         counted.acquisitions += 1;
         counted.operations += 1;
-        counted.locks += guard.held.len() as u64;
+        counted.locks += (guard.held.len() + guard.uses.len()) as u64;
         drop(counted);
         guard
     }
@@ -263,13 +315,8 @@ impl SharedLocks {
     }
 
     /// Refuses at once, before anything is written, if a lock is seen not to be free for somebody who does not wait.
-    fn give_way(
-        &self,
-        documents: &[(CellKey, LockEntry)],
-        hints: &[Option<StoredCell>],
-        op: OpId,
-    ) -> Result<(), Refusal> {
-        for ((key, entry), hint) in documents.iter().zip(hints) {
+    fn give_way(&self, documents: &[Wanted], hints: &[Option<StoredCell>], op: OpId) -> Result<(), Refusal> {
+        for (Wanted { key, entry, .. }, hint) in documents.iter().zip(hints) {
             let Some(record) = in_cell(key, hint.as_ref())? else { continue };
             let claim = self.claim(op, entry.mode, &Arc::from(""));
             if !ask(Some(record), &entry.id, &claim).holds && self.ghosts(record)?.is_empty() {
@@ -281,14 +328,17 @@ impl SharedLocks {
     }
 
     /// The documents of a set, in its order. Should two paths share a document, it is taken once, in the stronger mode.
-    fn documents_of(&self, set: &LockSet) -> Vec<(CellKey, LockEntry)> {
-        let mut documents: Vec<(CellKey, LockEntry)> = Vec::with_capacity(set.entries().len());
+    fn documents_of(&self, set: &LockSet) -> Vec<Wanted> {
+        let mut documents: Vec<Wanted> = Vec::with_capacity(set.entries().len());
         for entry in set.entries() {
             let key = CellKey::Lock(entry.id.document_id(self.settings.id_bytes_max).into());
-            match documents.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, known)) => known.mode = known.mode.max(entry.mode),
-                None => documents.push((key, entry.clone())),
+            match documents.iter_mut().find(|known| known.key == key) {
+                Some(known) => known.entry.mode = known.entry.mode.max(entry.mode),
+                None => documents.push(Wanted { key, entry: entry.clone(), sharing: Sharing::Own }),
             }
+        }
+        if set.is_of_rename() {
+            self.choose_sharing(&mut documents);
         }
         documents
     }
@@ -338,100 +388,6 @@ impl SharedLocks {
             purpose: Arc::clone(purpose),
             since_ns: now_ns(&*self.store.clock),
         }
-    }
-}
-
-fn no_answer(error: CasError) -> Refusal {
-    match error {
-        CasError::Store(error) => error.into(),
-        other => StoreError::Unknown(other.to_string()).into(),
-    }
-}
-
-/// One operation at one lock.
-struct Taking<'a> {
-    locks: &'a SharedLocks,
-    op: OpId,
-    key: &'a CellKey,
-    entry: LockEntry,
-    purpose: &'a Arc<str>,
-    deadline: Duration,
-    /// Whether it had to wait for others.
-    waited: bool,
-}
-
-impl Taking<'_> {
-    /// Asks, and waits until the lock is granted. Returns its document. `hint` is what is there as far as is known.
-    fn run(&mut self, hint: Option<StoredCell>) -> Result<StoredCell, Refusal> {
-        let store = &self.locks.store;
-        let Settings { look_after, look_at_least_every, .. } = self.locks.settings;
-        let mut looks = Pauses::new(store, self.op.number, look_after, look_at_least_every);
-        let (mut lost, mut known) = (0, Some(hint));
-        loop {
-            let found = match known.take() {
-                Some(hint) => hint,
-                None => store.read(self.key)?,
-            };
-            let record = in_cell(self.key, found.as_ref())?;
-            self.locks.check_path(self.key, &self.entry, record)?;
-            let now = store.clock.now();
-            let claim = self.locks.claim(self.op, self.entry.mode, self.purpose);
-            let asked = ask(record, &self.entry.id, &claim);
-            if let (true, None, Some(found)) = (asked.holds, &asked.write, &found) {
-                return Ok(found.clone());
-            }
-            let late = now >= self.deadline;
-            if let Some(record) = record.filter(|_| !asked.holds) {
-                if looks.count.is_multiple_of(LOOKS_PER_GHOST_HUNT) {
-                    let ghosts = self.locks.ghosts(record)?;
-                    if !ghosts.is_empty() {
-                        take_out(store, self.key, found, |op| ghosts.contains(&op))?;
-                        continue;
-                    }
-                }
-                if late {
-                    return Err(self.refused(record));
-                }
-                // Only here is it clear that somebody waits for long: a session that is dead need not.
-                self.locks.check()?;
-            }
-            let Some(next) = asked.write else {
-                self.waited = true;
-                looks.pause_at_most(self.deadline.saturating_sub(now));
-                continue;
-            };
-            let cell = Cell::Lock(next);
-            match store.cells.cas(self.key, found.as_ref().map(|cell| cell.version), Some(cell.clone())) {
-                Ok(version) => {
-                    let written = StoredCell { version, cell: cell.into() };
-                    if asked.holds {
-                        return Ok(written);
-                    }
-                    known = Some(Some(written));
-                }
-                // Others were first, or it is not known whether the change was made: to be read again.
-                Err(error) => {
-                    lost += u32::from(late);
-                    if !matches!(
-                        error,
-                        CasError::Conflict
-                            | CasError::Unknown(_)
-                            | CasError::Store(StoreError::Engine { .. })
-                    ) {
-                        return Err(no_answer(error));
-                    }
-                    if lost > TRIES_AFTER_DEADLINE {
-                        return Err(record.map_or_else(|| no_answer(error), |record| self.refused(record)));
-                    }
-                    looks.pause();
-                }
-            }
-        }
-    }
-
-    fn refused(&self, record: &LockRecord) -> Refusal {
-        let now_ns = now_ns(&*self.locks.store.clock);
-        Refusal::Blocked(Box::new(blocked(record, &self.entry.id, self.op, self.entry.mode, now_ns)))
     }
 }
 

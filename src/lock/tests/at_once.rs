@@ -15,11 +15,21 @@ use crate::store::memory::MemoryStore;
 use crate::store::{Store as _, StoreCounters};
 
 fn host(store: &Arc<MemoryStore>, id: u64) -> SharedLocks {
+    host_that_keeps(store, id, Duration::ZERO)
+}
+
+/// A session that keeps shares for this long.
+pub(super) fn host_that_keeps(store: &Arc<MemoryStore>, id: u64, keep_for: Duration) -> SharedLocks {
     let cells = Arc::new(DocumentCells::new(store.clone()));
     let clock = Arc::new(SystemClock::new());
     let document = Session { intents: 0, lease_ms: 60_000, ..session(id, SessionState::Joining) };
     let (member, ()) = Member::join(cells.clone(), clock.clone(), document, |_| Ok(())).unwrap();
-    SharedLocks::new(cells, clock, Arc::clone(member.standing()), Settings::default())
+    SharedLocks::new(
+        cells,
+        clock,
+        Arc::clone(member.standing()),
+        Settings { keep_for, ..Settings::default() },
+    )
 }
 
 fn take(locks: &SharedLocks, set: &LockSet) -> SharedGuard {
@@ -27,7 +37,7 @@ fn take(locks: &SharedLocks, set: &LockSet) -> SharedGuard {
 }
 
 /// Reads, commits that were made, and commits that met somebody else's, of what `work` does.
-fn cost(store: &MemoryStore, work: impl FnOnce()) -> (u64, u64, u64) {
+pub(super) fn cost(store: &MemoryStore, work: impl FnOnce()) -> (u64, u64, u64) {
     let before = store.counters();
     work();
     let StoreCounters { gets, commits, conflicts, .. } = store.counters();

@@ -2,6 +2,7 @@
 
 mod at_once;
 mod joining;
+mod kept;
 mod observing;
 mod recovery;
 mod shared;

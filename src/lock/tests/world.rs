@@ -285,6 +285,13 @@ impl World {
         slots.iter().filter(|(key, _)| matches!(key, CellKey::Slot(session, _) if session.0 == id)).count()
     }
 
+    /// Takes away every lock document.
+    pub(super) fn forget_locks(&self) {
+        for (key, found) in self.cells.list(Listed::Locks).unwrap() {
+            self.cells.cas(&key, Some(found.version), None).unwrap();
+        }
+    }
+
     /// The lock documents: path, holders, `<`, waiters; `+` shared and `!` exclusive, `session.operation`.
     pub(super) fn locks(&self) -> String {
         let locks = self.cells.list(Listed::Locks).unwrap();
@@ -305,6 +312,13 @@ impl World {
 impl Host {
     pub(super) fn acquire(&self, set: &LockSet, wait_ms: u64) -> Result<SharedGuard, LockError> {
         self.locks.acquire(set, "a test".into(), Duration::from_millis(wait_ms))
+    }
+
+    /// The locks of the same session, of which shares are kept for this long.
+    pub(super) fn keeping(&self, keep_for: Duration) -> SharedLocks {
+        let settings = Settings { keep_for, ..Settings::default() };
+        let standing = Arc::clone(self.member.standing());
+        SharedLocks::new(self.cells.clone(), self.clock.clone(), standing, settings)
     }
 
     pub(super) fn recover(&self, dead: u64) -> Result<(), StoreError> {

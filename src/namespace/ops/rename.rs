@@ -74,6 +74,13 @@ struct Resolved {
     target_chain: Chain,
 }
 
+/// A rename that is being made, under these locks.
+struct Move<'a> {
+    rename: &'a Rename,
+    held: Option<&'a LockGuard>,
+    now: Timestamp,
+}
+
 /// The two names of a rename, as paths.
 #[derive(PartialEq, Eq)]
 struct Paths {
@@ -117,12 +124,12 @@ impl Namespace {
             let may_have_waited =
                 matches!(patience, Patience::Wait(_)) || self.volume.locking.locks_members(plan);
             let outcome = match self.lock(plan, members, || paths.describe(rename.manner), patience)? {
-                None => self.move_names(caller, rename, &resolved),
+                None => self.move_names(caller, rename, &resolved, None),
                 Some(guard) => {
                     let outcome = if may_have_waited {
                         self.look_and_move(caller, rename, &paths, &resolved, &guard)
                     } else {
-                        guard.while_held(|| self.move_names(caller, rename, &resolved))
+                        guard.while_held(|| self.move_names(caller, rename, &resolved, Some(&guard)))
                     };
                     // Should the change still be made, nobody may have moved what it rests on.
                     let unknown = matches!(outcome, Err(NamespaceError::Store(StoreError::Unknown(_))));
@@ -158,7 +165,7 @@ impl Namespace {
         if !still_fits(paths, &now.paths(rename)?) || !self.means_the_same(paths, rename, before, &now) {
             return Err(NamespaceError::Conflict(rename.source_key()));
         }
-        guard.while_held(|| self.move_names(caller, rename, &now))
+        guard.while_held(|| self.move_names(caller, rename, &now, Some(guard)))
     }
 
     /// Holds a lock on a path, so that nothing is renamed at it (shared), or at or below it (exclusive), until the guard
@@ -262,8 +269,15 @@ impl Namespace {
     }
 
     /// The commit: every check of what was resolved, and every write.
-    fn move_names(&self, caller: Caller, rename: &Rename, resolved: &Resolved) -> Result<()> {
+    fn move_names(
+        &self,
+        caller: Caller,
+        rename: &Rename,
+        resolved: &Resolved,
+        held: Option<&LockGuard>,
+    ) -> Result<()> {
         let now = self.now();
+        let by = Move { rename, held, now };
         let source = &resolved.source;
         let mut commit = Commit { checks: resolved.checks(rename), ..Commit::new() };
         commit = commit.put(rename.target_key(), Document::Entry(source.entry));
@@ -286,13 +300,13 @@ impl Namespace {
             _ => commit = commit.delete(rename.source_key()),
         }
         if rename.manner == Manner::Exchange {
-            return self.commit_move(rename, commit, from, to, now);
+            return self.commit_move(&by, commit, from, to);
         }
         match &resolved.target {
-            None => self.commit_move(rename, commit, from, to, now),
+            None => self.commit_move(&by, commit, from, to),
             Some(victim) => {
                 to.children -= 1;
-                self.replace(rename, victim, commit, from, to, now)
+                self.replace(&by, victim, commit, from, to)
             }
         }
     }
@@ -300,41 +314,34 @@ impl Namespace {
     /// Commits a rename that takes the name of `victim`.
     fn replace(
         &self,
-        rename: &Rename,
+        by: &Move<'_>,
         victim: &Side,
         commit: Commit,
         from: Counts,
         mut to: Counts,
-        now: Timestamp,
     ) -> Result<()> {
         let ino = victim.entry.ino;
         let (version, node) = &victim.node;
         if victim.entry.kind == FileKind::Directory {
             to.subdirectories -= 1;
             let commit = self.drop_directory(ino, *version, node, commit)?;
-            self.commit_move(rename, commit, from, to, now)?;
+            self.commit_move(by, commit, from, to)?;
             return Ok(());
         }
         let pin = self.inodes.pin(ino);
         let mut life = pin.life.lock();
         // Read again: the decision rests on who has it open, and that is settled from here on.
         let (version, node) =
-            self.live_node(ino).map_err(|_| NamespaceError::Conflict(rename.target_key()))?;
-        let (commit, after): (Commit, After) = self.drop_name(ino, version, &node, &life, now, commit)?;
-        self.commit_move(rename, commit, from, to, now)?;
+            self.live_node(ino).map_err(|_| NamespaceError::Conflict(by.rename.target_key()))?;
+        let (commit, after): (Commit, After) = self.drop_name(ino, version, &node, &life, by.now, commit)?;
+        self.commit_move(by, commit, from, to)?;
         self.name_dropped(ino, &mut life, &after);
         Ok(())
     }
 
-    /// Adds what happens to the parents, and commits.
-    fn commit_move(
-        &self,
-        rename: &Rename,
-        commit: Commit,
-        from: Counts,
-        to: Counts,
-        now: Timestamp,
-    ) -> Result<()> {
+    /// Adds what happens to the parents, and commits; with the release of the locks, if nobody is likely to want them.
+    fn commit_move(&self, by: &Move<'_>, commit: Commit, from: Counts, to: Counts) -> Result<()> {
+        let Move { rename, held, now } = *by;
         let commit = if rename.parent == rename.new_parent {
             let both = Counts {
                 children: from.children + to.children,
@@ -348,7 +355,15 @@ impl Namespace {
         };
         // All that is checked and not written is the entries above both paths, which the tree locks keep in place.
         let covered = self.volume.locking.covers_checks() && self.locks.cover_checks();
-        self.commit(&if covered { commit.covered() } else { commit })?;
+        let commit = if covered { commit.covered() } else { commit };
+        if let Some((guard, release)) = held.and_then(|guard| Some((guard, guard.release_along()?))) {
+            match self.commit(&commit.clone().and(release)) {
+                // Somebody has come to a lock meanwhile. Nothing was changed, and the locks are held.
+                Err(NamespaceError::Conflict(Key::Lock(_))) => guard.met_others(),
+                made => return made.map(|_| guard.released()),
+            }
+        }
+        self.commit(&commit)?;
         Ok(())
     }
 

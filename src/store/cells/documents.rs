@@ -83,23 +83,31 @@ impl Cells for DocumentCells {
         self.store.capabilities().one_version
     }
 
+    fn as_commit(&self, changes: &[Change]) -> Option<Commit> {
+        if self.changes_several() { commit_of(changes).ok() } else { None }
+    }
+
     fn cas_all(&self, changes: &[Change]) -> Result<Version, CasError> {
-        let mut commit = Commit::new();
-        for Change { key, expected, cell } in changes {
-            let key = document_key(key)?;
-            commit = match expected {
-                Some(version) => commit.at(key.clone(), *version),
-                None => commit.absent(key.clone()),
-            };
-            commit = match cell.clone().and_then(document) {
-                Some(document) => commit.put(key, document),
-                None => commit.delete(key),
-            };
-        }
-        self.store.commit(&commit).map_err(|error| match error {
+        self.store.commit(&commit_of(changes)?).map_err(|error| match error {
             CommitError::Conflict(_) => CasError::Conflict,
             CommitError::Store(StoreError::Unknown(cause)) => CasError::Unknown(cause),
             CommitError::Store(error) => CasError::Store(error),
         })
     }
+}
+
+fn commit_of(changes: &[Change]) -> Result<Commit, StoreError> {
+    let mut commit = Commit::new();
+    for Change { key, expected, cell } in changes {
+        let key = document_key(key)?;
+        commit = match expected {
+            Some(version) => commit.at(key.clone(), *version),
+            None => commit.absent(key.clone()),
+        };
+        commit = match cell.clone().and_then(document) {
+            Some(document) => commit.put(key, document),
+            None => commit.delete(key),
+        };
+    }
+    Ok(commit)
 }

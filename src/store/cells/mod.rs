@@ -14,7 +14,7 @@ pub mod memory;
 use std::sync::Arc;
 
 use crate::document::{Key, LockRecord, Mark, SessionId, Slot, Stored, Version};
-use crate::store::{Scan, StoreError};
+use crate::store::{Commit, Scan, StoreError};
 
 /// Which cell.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,6 +112,13 @@ pub trait Cells: Send + Sync {
     /// Whether [`cas_all`](Self::cas_all) changes several cells at one instant. Nothing may rest on it but speed.
     fn changes_several(&self) -> bool {
         false
+    }
+
+    /// Such changes as a part of a commit to the store that has these cells, so that both are made at one instant; none
+    /// where the engine cannot.
+    fn as_commit(&self, changes: &[Change]) -> Option<Commit> {
+        let _ = changes;
+        None
     }
 
     /// Makes several such changes at one instant, or none of them. Returns the version that all have now.

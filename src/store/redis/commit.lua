@@ -17,13 +17,22 @@ local function key() k = k + 1; return KEYS[k] end
 local function arg() a = a + 1; return ARGV[a] end
 local function args(n) a = a + n; return unpack(ARGV, a - n + 1, a) end
 
--- The version of a document, or false. A document is a hash of its own or, with a field, a part of its directory's.
+-- The version of a document, or false. A document is a hash of its own or, with a field, a part of its directory's. Nothing
+-- is written before all has been looked at, so each is asked for once.
+local versions = {}
 local function version_of(place, field)
-  if field ~= '' then
-    local text = redis.call('HGET', place, field)
-    return text and (string.match(text, '^{"version":(%d+)[,}]') or '?')
+  local name = place .. ' ' .. field
+  local version = versions[name]
+  if version == nil then
+    if field ~= '' then
+      local text = redis.call('HGET', place, field)
+      version = text and (string.match(text, '^{"version":(%d+)[,}]') or '?')
+    else
+      version = redis.call('HGET', place, 'version') or (redis.call('EXISTS', place) == 1 and '?')
+    end
+    versions[name] = version
   end
-  return redis.call('HGET', place, 'version') or (redis.call('EXISTS', place) == 1 and '?')
+  return version
 end
 
 -- A lane makes one commit at a time, under growing numbers. What is here already has been made, or been given up.
@@ -79,7 +88,7 @@ local function put(place, field, member, group, index, groups)
     if field ~= '' then
       redis.call('HSET', place, field, '{"version":' .. version .. ',' .. value[1])
     else
-      redis.call('DEL', place)
+      if not is_new then redis.call('DEL', place) end
       redis.call('HSET', place, 'version', version, unpack(value))
     end
     if is_new then

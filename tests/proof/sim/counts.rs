@@ -43,6 +43,8 @@ pub(crate) enum Count {
     Grants,
     /// Operations that had to wait for a lock.
     Waits,
+    /// Shares that were used which the session had kept.
+    KeptUses,
     /// Lock sets whose wait timed out.
     TimeOuts,
     /// Operations that started over because what they had locked was not what they meant any more.
@@ -51,7 +53,7 @@ pub(crate) enum Count {
 
 impl Count {
     /// Every count, in the order of their declaration.
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::Steps,
         Self::Reads,
         Self::Writes,
@@ -72,6 +74,7 @@ impl Count {
         Self::UnknownCommits,
         Self::Grants,
         Self::Waits,
+        Self::KeptUses,
         Self::TimeOuts,
         Self::Revalidations,
     ];

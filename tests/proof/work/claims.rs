@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockwood::document::{Key, LockClaim, LockMode, LockRecord, SessionId, SessionState, SlotState};
-use lockwood::lock::{LockId, LockSet, Mode, OpId};
+use lockwood::lock::{LockId, LockSet, Mode, OpId, SharedGuard};
 use lockwood::store::cells::memory::MemoryCells;
 use lockwood::store::cells::{Cell, CellKey, Cells, Listed};
 
@@ -26,12 +26,15 @@ use crate::sim::{Change, Count, Counts};
 #[derive(Default)]
 pub(crate) struct Claims {
     held: BTreeMap<OpId, BTreeMap<LockId, Mode>>,
+    /// In whose name each document has the claim that an operation relies on.
+    claimed: BTreeMap<OpId, BTreeMap<CellKey, OpId>>,
     /// Of operations that have checked their paths: these, and the number of the actor's operation.
     standing: BTreeMap<OpId, Vec<LockId>>,
     /// What the fenced claimed when they were fenced, as far as it is not taken away yet.
     left: BTreeMap<SessionId, BTreeSet<(CellKey, OpId)>>,
     grants: u64,
     waits: u64,
+    kept: u64,
 }
 
 fn op_of(claim: &LockClaim) -> OpId {
@@ -76,12 +79,16 @@ impl Claims {
     /// Acquire has returned.
     pub(crate) fn granted(
         &mut self,
-        op: OpId,
+        guard: &SharedGuard,
         set: &LockSet,
         truth: &Truth,
         cells: &MemoryCells,
     ) -> Result<(), String> {
         self.grants += 1;
+        let op = guard.op();
+        let claimed: BTreeMap<CellKey, OpId> =
+            guard.claims().map(|(key, claimant)| (key.clone(), claimant)).collect();
+        self.kept += claimed.values().filter(|claimant| **claimant != op).count() as u64;
         if is_over(op.session, truth, cells) {
             return Ok(());
         }
@@ -100,8 +107,9 @@ impl Claims {
         }
         for (id, mode) in &wanted {
             let stored = cells.read(&document(id)).map_err(|error| error.to_string())?;
+            let claimant = claimed.get(&document(id)).filter(|claimant| claimant.session == op.session);
             let is_holder = |record: &LockRecord| {
-                let mine = |claim: &&LockClaim| claim.session == op.session && claim.operation == op.number;
+                let mine = |claim: &&LockClaim| claimant == Some(&op_of(claim));
                 record.holders.iter().find(mine).is_some_and(|claim| claim.mode >= *mode)
             };
             let holds = matches!(stored.as_ref().map(|stored| &*stored.cell), Some(Cell::Lock(lock)) if is_holder(lock));
@@ -110,6 +118,7 @@ impl Claims {
             }
         }
         self.held.insert(op, wanted);
+        self.claimed.insert(op, claimed);
         Ok(())
     }
 
@@ -121,6 +130,7 @@ impl Claims {
     /// An operation is about to release its locks, or has none any more.
     pub(crate) fn releases(&mut self, op: OpId) {
         self.held.remove(&op);
+        self.claimed.remove(&op);
         self.standing.remove(&op);
     }
 
@@ -178,10 +188,7 @@ impl Claims {
             left.retain(|(key, op)| *key != change.request.key || stay.contains(op));
         }
         for op in before.map(|record| ops(&record.holders)).unwrap_or_default().difference(&holders) {
-            let holds = self
-                .held
-                .get(op)
-                .is_some_and(|held| held.keys().any(|held| document(held) == change.request.key));
+            let holds = self.claimed.values().any(|claimed| claimed.get(&change.request.key) == Some(op));
             if holds && !is_over(op.session, truth, cells) {
                 return Err(format!("lock {id} is taken from {op}, which holds it"));
             }
@@ -223,5 +230,6 @@ impl Claims {
     pub(crate) fn count(&self, counts: &mut Counts) {
         counts.add_many(Count::Grants, self.grants);
         counts.add_many(Count::Waits, self.waits);
+        counts.add_many(Count::KeptUses, self.kept);
     }
 }

@@ -92,7 +92,10 @@ impl Site {
         })?;
         world.event(|| format!("session {id} lives"), |mix| mix(id.0));
         let store = IntentStore::new(Arc::clone(&cells), Arc::clone(&clock), id, own);
-        let settings = Settings { id_bytes_max: ID_BYTES_MAX, ..Settings::default() };
+        let keep_for = Duration::from_millis(world.below(2) * world.below(2_000));
+        let keep_from_use = 1 + world.below(2) as u32;
+        let settings =
+            Settings { id_bytes_max: ID_BYTES_MAX, keep_for, keep_from_use, ..Settings::default() };
         let locks = SharedLocks::new(cells, clock, Arc::clone(member.standing()), settings);
         let world = Arc::clone(world);
         let (clients, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -152,6 +155,7 @@ impl Site {
             // What fails is gone on with at the next look.
             let _later = self.member.observe(&mut observer, &|_| false, &collect_nothing);
             looks += 1;
+            let _later = self.locks.look_at_kept();
             if looks.is_multiple_of(5) {
                 let _later = self.locks.sweep();
             }

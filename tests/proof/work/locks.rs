@@ -32,6 +32,7 @@ pub(crate) const MUST_SEE: &[Count] = &[
     Count::Commits,
     Count::Grants,
     Count::Waits,
+    Count::KeptUses,
     Count::TimeOuts,
     Count::Fences,
     Count::Recoveries,
@@ -142,7 +143,7 @@ impl Client<'_> {
         world.event(|| format!("{}: {op} holds {set:?}", world.who()), |mix| mix(op.number));
         {
             let both = &mut *self.judge.lock();
-            both.claims.granted(op, &set, &both.truth, world.cells())?;
+            both.claims.granted(&guard, &set, &both.truth, world.cells())?;
         }
         self.site.sleep(Duration::from_millis(world.below(3)));
         if self.change(&set)? {

@@ -39,6 +39,7 @@ pub(crate) const MUST_SEE: &[Count] = &[
     Count::Aborts,
     Count::Grants,
     Count::Waits,
+    Count::KeptUses,
     Count::TimeOuts,
     Count::Fences,
     Count::Recoveries,
@@ -333,7 +334,7 @@ impl Client<'_> {
         world.event(|| format!("{}: {op} holds {set:?}", world.who()), |mix| mix(op.number));
         {
             let all = &mut *self.judge.lock();
-            all.claims.granted(op, &set, &all.truth, world.cells())?;
+            all.claims.granted(&guard, &set, &all.truth, world.cells())?;
         }
         let result = self.rename_under_locks(rename, &resolved.paths, op);
         if matches!(result, Err(Stop::InDoubt)) {

@@ -1,0 +1,92 @@
+//! The thread that looks at the locks which a session keeps between its operations, so that nobody waits for them in vain.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::ambient;
+use crate::lock::SharedLocks;
+use crate::store::{Listener, Notice, Store, StoreError};
+
+/// How long somebody waits for a kept lock, at most, if no notice tells of him.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+
+/// Looks at what a session keeps, when somebody has changed one of the documents and once a second, until this is dropped.
+pub(super) struct Keeper {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    locks: SharedLocks,
+    asked: Mutex<Asked>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Asked {
+    look: bool,
+    end: bool,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The store's if it tells of no changes, and the operating system's if there is no room for a thread.
+    pub(super) fn start(locks: SharedLocks, store: &dyn Store) -> Result<Self, StoreError> {
+        let shared = Arc::new(Shared { locks, asked: Mutex::default(), wake: Condvar::new() });
+        store.listen(Arc::clone(&shared) as _)?;
+        let theirs = Arc::clone(&shared);
+        let thread = ambient::spawn("lockwood-keep", move || theirs.run());
+        let thread = thread.map_err(|error| StoreError::io("starting a thread of the session", error))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.shared.asked.lock().end = true;
+        self.shared.wake.notify_all();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            log::error!(
+                "the thread that looks at kept locks has panicked; who waits for one waits until this session ends"
+            );
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        loop {
+            {
+                let mut asked = self.asked.lock();
+                if !asked.look && !asked.end {
+                    self.wake.wait_for(&mut asked, LOOK_AT_LEAST_EVERY);
+                }
+                if asked.end {
+                    return;
+                }
+                asked.look = false;
+            }
+            if let Err(error) = self.locks.look_at_kept() {
+                log::debug!("the locks that are kept were not looked at: {error}; trying again");
+            }
+        }
+    }
+}
+
+impl Listener for Shared {
+    fn notice(&self, notice: Notice) {
+        let look = match notice {
+            Notice::Changed { keys, .. } => self.locks.keeps_any(&keys),
+            Notice::Lost => true,
+        };
+        if look {
+            self.asked.lock().look = true;
+            self.wake.notify_all();
+        }
+    }
+}
