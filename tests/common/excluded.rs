@@ -15,12 +15,23 @@ const A_WHILE: Duration = Duration::from_millis(300);
 
 /// All of it, through one mount and the other.
 pub(crate) fn exclude(here: &Path, there: &Path) {
-    exclude_by_flock(here, there);
-    exclude_by_ranges(here, there);
-    families_are_apart(here, there);
-    closes_give_up(here, there);
-    waits_end(here, there);
-    increments_are_not_lost(here, there);
+    let parts: [fn(&Path, &Path); 6] = [
+        exclude_by_flock,
+        exclude_by_ranges,
+        families_are_apart,
+        closes_give_up,
+        waits_end,
+        increments_are_not_lost,
+    ];
+    for part in parts {
+        // What a process had is given up soon after its death.
+        let mut far = Locker::at(there);
+        for (lock, unlock) in [("flock a ex", "flock a un"), ("fcntl a wr 0 0", "fcntl a un 0 0")] {
+            until("the locks of the part before are given up", || far.ask(lock) == "ok");
+            assert_eq!(far.ask(unlock), "ok");
+        }
+        part(here, there);
+    }
 }
 
 fn exclude_by_flock(here: &Path, there: &Path) {

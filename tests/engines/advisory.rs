@@ -2,105 +2,19 @@
 //! both against each other.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::common::excluded::exclude;
 use crate::common::locker::Locker;
-use crate::common::{LIMIT, can_mount, is_alive, lockwood, mount_entry, signal, until};
-use crate::postgres::server::PostgresServer;
-use crate::redis_server::RedisServer;
-
-/// A volume that two daemons have mounted.
-struct Two {
-    url: String,
-    dir: TempDir,
-    daemons: Vec<u32>,
-}
-
-impl Two {
-    fn mounted(url: String) -> Option<Self> {
-        if !can_mount() {
-            return None;
-        }
-        lockwood(["format", &url]).ok();
-        let mut two = Self { url, dir: tempfile::tempdir().unwrap(), daemons: Vec::new() };
-        for at in 0..2 {
-            fs::create_dir(two.point(at)).unwrap();
-            two.mount(at);
-        }
-        File::create_new(two.file(0)).unwrap();
-        Some(two)
-    }
-
-    fn point(&self, at: usize) -> PathBuf {
-        self.dir.path().join(format!("mnt{at}"))
-    }
-
-    fn file(&self, at: usize) -> PathBuf {
-        self.point(at).join("f")
-    }
-
-    fn status(&self, at: usize) -> Value {
-        serde_json::from_str(&fs::read_to_string(self.point(at).join(".lockwood/status")).unwrap()).unwrap()
-    }
-
-    fn mount(&mut self, at: usize) {
-        let point = self.point(at);
-        lockwood([OsStr::new("mount"), OsStr::new(&self.url), point.as_os_str()]).ok();
-        self.daemons.push(self.status(at)["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap());
-    }
-
-    fn clean(&self) {
-        let words = lockwood(["check", &self.url]).ok();
-        assert!(words.contains("clean"), "{words}");
-    }
-
-    fn get(&self, document: &str) -> crate::common::Ran {
-        lockwood(["get", &self.url, document])
-    }
-
-    fn finish(self) {
-        self.clean();
-        for at in 0..2 {
-            lockwood([OsStr::new("umount"), self.point(at).as_os_str()]).ok();
-        }
-        self.clean();
-    }
-}
-
-impl Drop for Two {
-    fn drop(&mut self) {
-        for at in 0..2 {
-            let point = self.point(at);
-            while mount_entry(&point).is_some() && unmount(&point, UnmountFlags::DETACH).is_ok() {}
-        }
-        for daemon in self.daemons.iter().filter(|pid| is_alive(**pid)) {
-            signal(*daemon, Signal::KILL);
-        }
-    }
-}
-
-fn over_postgres(test: impl FnOnce(Two, &dyn Fn(&str) -> String)) {
-    let Some(server) = PostgresServer::start() else { return };
-    if let Some(two) = Two::mounted(server.url("volume")) {
-        test(two, &|sql| server.psql("lockwood", sql));
-    }
-}
-
-fn over_redis(test: impl FnOnce(Two)) {
-    let Some(server) = RedisServer::start() else { return };
-    if let Some(two) = Two::mounted(server.url("volume")) {
-        test(two);
-    }
-}
+use crate::common::{LIMIT, lockwood, signal, until};
+use crate::two::{Two, over_postgres, over_redis};
 
 #[test]
 fn locks_exclude_processes_of_two_hosts_over_postgresql() {

@@ -7,7 +7,9 @@
 mod common;
 
 mod advisory;
+mod kept;
 mod postgres;
 #[allow(dead_code, reason = "its other users need the rest")]
 mod redis_server;
 mod redlock;
+mod two;

@@ -14,7 +14,7 @@
 //!    when it comes to it in the global order. So whoever uses one holds it as he would his own.
 //! 3. *The session must not wait for itself.* An operation that wants the lock alone first makes it wanted.
 //! 4. *Others must know what is over.* What an operation could not release is a ghost once the operation has ended. So a
-//! claim that outlives the operation which has made it is claimed under a number of its own, and of nothing else.
+//!    claim that outlives the operation which has made it is claimed under a number of its own, and of nothing else.
 //! 5. *A claim is worth what its document says.* What is kept is read again at each [`SharedLocks::look_at_kept`]; what is
 //!    not there any more is used no more. What was changed meanwhile was checked by its commit.
 
