@@ -155,6 +155,7 @@ impl Sample {
                 next_ino: 100_000,
                 epoch: 1,
                 inline_max: 4096,
+                content: None,
             }),
         );
         let symlink = Body::Symlink { target: b"../big"[..].into() };
