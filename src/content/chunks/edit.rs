@@ -193,7 +193,7 @@ impl ChunkFile {
             Ok(version) => version,
             Err(error) => {
                 if is_refused(&error) {
-                    self.discard(planned.written.into_iter().filter_map(|written| written.object));
+                    self.take_back(planned);
                 }
                 return Err(error);
             }
@@ -232,7 +232,26 @@ impl ChunkFile {
     pub(super) fn unstage(&self, staged: Planned, refused: bool) {
         staged.written.iter().for_each(|written| self.chunks.shared.cache.forget(self.ino.0, written.index));
         if refused {
-            self.discard(staged.written.into_iter().filter_map(|written| written.object));
+            self.take_back(staged);
+        }
+    }
+
+    /// Removes the objects that a commit which was refused would have named. Bytes hang on it, so the chunks are looked at
+    /// once more; what cannot be looked at is left.
+    fn take_back(&self, planned: Planned) {
+        let put: Vec<(u64, ObjectRef)> = planned
+            .written
+            .into_iter()
+            .filter_map(|written| Some((written.index, written.object?)))
+            .collect();
+        if put.is_empty() {
+            return;
+        }
+        match self.objects_of(&put.iter().map(|(index, _)| *index).collect::<Vec<_>>()) {
+            Ok(named) => {
+                self.discard(put.into_iter().map(|(_, object)| object).filter(|o| !named.contains(o)))
+            }
+            Err(error) => log::debug!("objects of a refused change are left: {error}"),
         }
     }
 

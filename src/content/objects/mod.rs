@@ -174,7 +174,10 @@ impl Objects {
 
     /// Removes objects soon, which nothing names any more.
     pub(super) fn discard(&self, names: impl Iterator<Item = String>) {
-        names.for_each(|name| self.requests.remove_later(self.path(&name)));
+        let paths: Vec<Path> = names.map(|name| self.path(&name)).collect();
+        if !paths.is_empty() {
+            self.requests.remove_later(paths);
+        }
     }
 
     /// Calls `visit` for every object there is, in no order that means anything. What is no object of ours is passed over.

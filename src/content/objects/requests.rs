@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutPayload};
 use serde::Serialize;
@@ -27,6 +28,9 @@ const SLOW: Duration = Duration::from_secs(3);
 
 /// Beyond the patience, for what an attempt takes that began within it.
 const SLACK: Duration = Duration::from_secs(2);
+
+/// As many removals wait at most.
+const REMOVALS_MAX: u64 = 4096;
 
 /// So long removals may take at the end of the process; what is not removed then is garbage.
 const LAST_REMOVALS: Duration = Duration::from_secs(5);
@@ -134,15 +138,21 @@ impl Requests {
         self.all(std::iter::once(request)).pop().unwrap_or(Err(Failed::NotFound))
     }
 
-    /// Removes an object soon. What fails leaves garbage.
-    pub(super) fn remove_later(&self, path: Path) {
-        let shared = Arc::clone(&self.shared);
-        shared.removals.fetch_add(1, Relaxed);
+    /// Removes objects soon. What fails leaves garbage. Who removes more than the object store can take waits for it, but not
+    /// for ever.
+    pub(super) fn remove_later(&self, paths: Vec<Path>) {
+        let (shared, count) = (Arc::clone(&self.shared), paths.len() as u64);
+        let deadline = ambient::monotonic() + shared.patience;
+        while shared.removals.load(Relaxed) > REMOVALS_MAX && ambient::monotonic() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        shared.removals.fetch_add(count, Relaxed);
         self.handle.spawn(async move {
-            if let Err(error) = shared.delete(&path).await {
-                log::warn!("object {path} is left, and nothing names it: {error}; lockwood check finds it");
+            let first = paths.first().map(ToString::to_string).unwrap_or_default();
+            if let Err(error) = shared.delete_all(paths).await {
+                log::warn!("{count} objects may be left that nothing names, {first} the first: {error}; lockwood check finds them");
             }
-            shared.removals.fetch_sub(1, Relaxed);
+            shared.removals.fetch_sub(count, Relaxed);
         });
     }
 }
@@ -191,6 +201,19 @@ impl Shared {
     pub(super) async fn len(&self, path: &Path) -> Result<u64, Failed> {
         self.gets.fetch_add(1, Relaxed);
         self.within(async { Ok(self.store.head(path).await?.size) }).await
+    }
+
+    /// As few requests as the object store lets it be. Absent is fine.
+    async fn delete_all(&self, paths: Vec<Path>) -> Result<(), Failed> {
+        self.deletes.fetch_add(paths.len() as u64, Relaxed);
+        let removed = self.store.delete_stream(stream::iter(paths.into_iter().map(Ok)).boxed());
+        let absent_is_fine = |outcome: Result<Path, Error>| async move {
+            match outcome {
+                Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
+                Err(other) => Err(other),
+            }
+        };
+        self.within(removed.then(absent_is_fine).try_collect()).await
     }
 
     /// Absent is fine.

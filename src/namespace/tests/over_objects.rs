@@ -12,7 +12,7 @@ mod grown;
 mod two_hosts;
 #[path = "unlinked.rs"]
 mod unlinked;
-#[allow(dead_code, reason = "the other tests need the rest")]
+#[allow(dead_code, unused_imports, unused_macros, reason = "the other tests need the rest")]
 #[path = "world.rs"]
 mod world;
 
