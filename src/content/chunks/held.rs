@@ -49,13 +49,23 @@ impl ChunkFile {
         let mut found: Vec<Option<Held>> = vec![None; indexes.len()];
         let mut wanted: Vec<usize> = (0..indexes.len()).filter(|&at| stored[at].is_some()).collect();
         for _ in 0..LOOKS {
-            let mut named = Vec::with_capacity(wanted.len());
+            let (mut asked, mut named) = (Vec::new(), Vec::new());
             for &at in &wanted {
                 let Some(stored) = &stored[at] else { continue };
-                named.push((self.key(indexes[at]), self.reference(indexes[at], stored)?));
+                let object = self.reference(indexes[at], stored)?;
+                // An object never changes: who has had its bytes has them, whatever else has changed since.
+                match self.chunks.shared.cache.guess(self.ino.0, indexes[at]).flatten() {
+                    Some(held) if held.object.as_ref() == Some(&object) => {
+                        found[at] = Some(Held { version: stored.version, ..held });
+                    }
+                    _ => {
+                        asked.push(at);
+                        named.push((self.key(indexes[at]), object));
+                    }
+                }
             }
             let mut gone = Vec::new();
-            for ((&at, (_, object)), bytes) in wanted.iter().zip(&named).zip(objects.get(&named)?) {
+            for ((&at, (_, object)), bytes) in asked.iter().zip(&named).zip(objects.get(&named)?) {
                 match (bytes, &stored[at]) {
                     (Some(bytes), Some(stored)) => {
                         found[at] =

@@ -138,8 +138,8 @@ impl Requests {
         self.all(std::iter::once(request)).pop().unwrap_or(Err(Failed::NotFound))
     }
 
-    /// Removes objects soon. What fails leaves garbage. Who removes more than the object store can take waits for it, but not
-    /// for ever.
+    /// Removes objects soon. What fails leaves garbage. Who removes more than the object store can take waits for it, but
+    /// not for ever.
     pub(super) fn remove_later(&self, paths: Vec<Path>) {
         let (shared, count) = (Arc::clone(&self.shared), paths.len() as u64);
         let deadline = ambient::monotonic() + shared.patience;
@@ -150,7 +150,9 @@ impl Requests {
         self.handle.spawn(async move {
             let first = paths.first().map(ToString::to_string).unwrap_or_default();
             if let Err(error) = shared.delete_all(paths).await {
-                log::warn!("{count} objects may be left that nothing names, {first} the first: {error}; lockwood check finds them");
+                log::warn!(
+                    "up to {count} objects are left, and nothing names them, {first} the first: {error}"
+                );
             }
             shared.removals.fetch_sub(count, Relaxed);
         });

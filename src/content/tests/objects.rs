@@ -131,6 +131,9 @@ fn each_chunk_costs_one_request_and_what_is_replaced_goes() {
         assert_eq!(read(&reader.file(1), at, part.len(), 1).unwrap(), part);
     }
     assert_eq!(count(&reader), ObjectCounters { gets: 64, ..ObjectCounters::default() });
+    // Something else of the file has changed, and objects have not.
+    assert_eq!(read(&reader.file(1), 0, data.len(), 2).unwrap(), data);
+    assert_eq!(count(&reader).gets, 64);
     // A small change writes one object anew, reads none, and removes one.
     file.write_at(b"x", 5 * CHUNK + 3, None).unwrap();
     assert_no_garbage(&world.store, &world.objects);

@@ -1,5 +1,5 @@
-//! Volumes whose contents are in an object store: real mounts over a Redis server, with the objects in a directory, and on an
-//! S3 server. Needs root and /dev/fuse, and says so where they are missing.
+//! Volumes whose contents are in an object store: real mounts over a Redis server, with the objects in a directory, and on
+//! an S3 server. Needs root and /dev/fuse, and says so where they are missing.
 
 mod crashes;
 mod directory;
