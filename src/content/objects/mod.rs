@@ -267,7 +267,11 @@ impl Objects {
 
     fn failed(&self, doing: &'static str, object: &str, failed: &Failed) -> ContentError {
         let object = self.path(object).to_string();
-        ContentError::Object { doing, object, location: self.location.to_string(), cause: failed.to_string() }
+        let location = self.location.to_string();
+        match failed {
+            Failed::NoSpace => ContentError::NoSpace { doing, path: format!("{location}/{object}").into() },
+            _ => ContentError::Object { doing, object, location, cause: failed.to_string() },
+        }
     }
 
     pub(super) fn damaged(&self, key: &Key, object: &ObjectRef, cause: String) -> ContentError {

@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::future::Future;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
@@ -175,6 +176,8 @@ impl Drop for Requests {
 pub(super) enum Failed {
     /// There is no such object.
     NotFound,
+    /// The disk of a directory of objects is full.
+    NoSpace,
     /// In words.
     Otherwise(String),
 }
@@ -183,6 +186,7 @@ impl Display for Failed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NotFound => f.write_str("there is no such object"),
+            Self::NoSpace => f.write_str("no space is left"),
             Self::Otherwise(cause) => f.write_str(cause),
         }
     }
@@ -251,6 +255,11 @@ impl Shared {
                 self.outages.answered();
                 return Err(Failed::NotFound);
             }
+            Ok(Err(error)) if is_full(&error) => {
+                self.failures.fetch_add(1, Relaxed);
+                self.outages.answered();
+                return Err(Failed::NoSpace);
+            }
             Ok(Err(error)) => words(&error),
             Err(_) => format!("no answer for {} s", self.patience.as_secs_f64()),
         };
@@ -267,6 +276,18 @@ impl Shared {
             failures: self.failures.load(Relaxed),
         }
     }
+}
+
+/// Whether the operating system has no room.
+fn is_full(error: &Error) -> bool {
+    let mut source: Option<&dyn std::error::Error> = Some(error);
+    while let Some(cause) = source {
+        if let Some(host) = cause.downcast_ref::<std::io::Error>() {
+            return matches!(host.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        }
+        source = cause.source();
+    }
+    false
 }
 
 /// An error with its causes, which the client keeps apart, each said once.

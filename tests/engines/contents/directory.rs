@@ -1,11 +1,12 @@
 //! Objects in a directory: what is written through one mount is read through another, what it costs, what is refused, and
 //! what is said of an object that is gone.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 
 use super::{CHUNK, Volume, pattern, write_file};
-use crate::common::lockwood;
+use crate::common::{lockwood, program, until};
 
 #[test]
 fn two_mounts_share_contents_in_objects_and_leave_no_other() {
@@ -112,4 +113,27 @@ fn contents_that_are_not_those_of_the_volume_are_refused() {
         let text = lockwood(["format", store, "--content", content]).refused();
         assert!(text.contains(why) && !text.contains("s3cret"), "{text}");
     }
+}
+
+#[test]
+fn a_full_disk_is_said_to_be_full_and_removing_makes_room() {
+    let volume = Volume::format(
+        |dir| {
+            let objects = dir.join("objects");
+            fs::create_dir(&objects).unwrap();
+            let options = ["-t", "tmpfs", "-o", "size=1m", "tmpfs"].map(OsStr::new);
+            program("mount", &[&options[..], &[objects.as_os_str()]].concat()).ok();
+            format!("file://{}", objects.display())
+        },
+        &[],
+    );
+    let Some(volume) = volume else { return };
+    volume.mount(0);
+    let error = write_file(&volume.at(0, "big"), &pattern(12 * CHUNK)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+    fs::remove_file(volume.at(0, "big")).unwrap();
+    until("there is room again", || write_file(&volume.at(0, "small"), &pattern(4 * CHUNK)).is_ok());
+    assert!(fs::read(volume.at(0, "small")).unwrap() == pattern(4 * CHUNK));
+    volume.assert_clean();
+    volume.umount(0);
 }
