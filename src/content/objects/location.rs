@@ -121,7 +121,8 @@ impl Location {
                 if make {
                     std::fs::create_dir_all(directory).map_err(|error| wrong(&error))?;
                 }
-                let opened = LocalFileSystem::new_with_prefix(directory).map_err(|error| wrong(&error))?;
+                let absent = |error| wrong(&format!("{error}; the directory must be there on each host"));
+                let opened = LocalFileSystem::new_with_prefix(directory).map_err(absent)?;
                 Ok(Arc::new(opened.with_fsync(true)))
             }
             Service::S3 { bucket, endpoint, region } => {

@@ -83,6 +83,7 @@ fn an_object_that_is_gone_is_an_error_and_a_violation() {
     drop(file);
     // Whoever has no use for the rest can remove it.
     fs::remove_file(volume.at(0, "file")).unwrap();
+    until("its chunks are removed", || volume.check(&[])["counts"]["chunks"] == 0);
     volume.assert_clean();
     volume.umount(0);
 }
@@ -103,6 +104,12 @@ fn contents_that_are_not_those_of_the_volume_are_refused() {
     fs::rename(&away, &place).unwrap();
     volume.mount(0);
     volume.umount(0);
+    // A volume that is there already is not formatted again, and what that had begun is taken back.
+    let content = format!("file://{}", place.display());
+    volume.lockwood(&["format", &volume.url, "--content", &content]).refused();
+    let markers =
+        fs::read_dir(&place).unwrap().filter(|id| id.as_ref().unwrap().path().join("volume.json").exists());
+    assert_eq!(markers.count(), 1);
     // And at format: secrets, other schemes, stores that have a place of their own.
     let own = volume.dir.path().join("own");
     for (store, content, why) in [
