@@ -10,7 +10,7 @@ use std::io;
 
 use super::table::What;
 use super::{Judge, Mode, Phase, Rule};
-use crate::content::{BackingFiles, CHUNK_BYTES, ContentError, Contents};
+use crate::content::{BackingFiles, CHUNK_BYTES, ContentError, Contents, Objects};
 use crate::document::{ContentPlace, Ino, Key, Kind, Version};
 use crate::store::{Reader, StoreError};
 
@@ -34,6 +34,11 @@ pub trait BackingList {
     /// # Errors
     /// The operating system's.
     fn file(&self, ino: Ino) -> io::Result<Option<BackingFile>>;
+
+    /// The objects that have the bytes of chunks, if an object store has.
+    fn objects(&self) -> Option<&Objects> {
+        None
+    }
 
     /// The size of the chunks of a store that keeps contents in chunks, in bytes.
     fn chunk_bytes(&self) -> u64 {
@@ -182,6 +187,10 @@ impl BackingList for Contents {
             Self::Backing(files) => BackingList::file(files, ino),
             Self::Chunks(_) => Ok(None),
         }
+    }
+
+    fn objects(&self) -> Option<&Objects> {
+        Self::objects(self)
     }
 
     fn chunk_bytes(&self) -> u64 {

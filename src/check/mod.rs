@@ -14,7 +14,8 @@
 //! 4. Under a running mount the backing files are not of the instant of the snapshot: `backing` looks at the live
 //!    documents again before it accuses.
 //! 5. On a store that many hosts share others are at work meanwhile, and what a dead one left is no damage: `shared`.
-//! 6. Thousands of violations must not eat the memory: [`report`].
+//! 6. Documents and the objects that some of them name are in two stores: `objects`.
+//! 7. Thousands of violations must not eat the memory: [`report`].
 //!
 //! # The invariants
 #![doc = include_str!("invariants.md")]
@@ -24,6 +25,7 @@ mod attached;
 mod backing;
 mod entries;
 mod nodes;
+mod objects;
 pub mod report;
 pub mod rule;
 mod shared;
@@ -40,6 +42,7 @@ use crate::document::{Document, FORMAT_VERSION, Ino, Key, Kind, SessionId, Sessi
 use crate::store::{Range, Reader, StoreError, for_each};
 
 pub use backing::{BackingFile, BackingList};
+pub use objects::OBJECT;
 pub use report::{Counts, Garbage, Report, Violation};
 pub use rule::Rule;
 
@@ -117,6 +120,7 @@ pub fn run(inputs: &Inputs<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Re
         orphans_without_node: Vec::new(),
         group: entries::Group::default(),
         leftovers: shared::Leftovers::default(),
+        named: objects::NamedObjects::default(),
         unreadable_entries: 0,
     };
     judge.documents()?;
@@ -126,6 +130,7 @@ pub fn run(inputs: &Inputs<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Re
     judge.all_nodes()?;
     judge.tree();
     judge.backing()?;
+    judge.objects()?;
     Ok(judge.report)
 }
 
@@ -149,6 +154,7 @@ struct Judge<'a> {
     orphans_without_node: Vec<Ino>,
     group: entries::Group,
     leftovers: shared::Leftovers,
+    named: objects::NamedObjects,
     /// Entries that nobody can read: each may be the name that some node lacks.
     unreadable_entries: u64,
 }

@@ -26,10 +26,11 @@ pub struct Violation {
     pub advice: Option<&'static str>,
 }
 
-/// Something that nothing needs: a backing file, the chunks of an inode, or a lock. It is collected in time.
+/// Something that nothing needs: a backing file, the chunks of an inode, an object, or a lock. It is collected in time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Garbage {
-    /// `backing:INODE` or `chunk:INODE` for the bytes of an inode, or the document in the form that `lockwood get` takes.
+    /// `backing:INODE` or `chunk:INODE` for the bytes of an inode, `object:NAME` for an object, or the document in the form
+    /// that `lockwood get` takes.
     pub document: String,
     /// The space that it takes, in bytes.
     pub allocated_bytes: u64,
@@ -64,6 +65,10 @@ pub struct Counts {
     pub backing_files: u64,
     /// The space that these take, in bytes.
     pub backing_bytes: u64,
+    /// Objects, on volumes whose contents are in an object store.
+    pub objects: u64,
+    /// Their length together, in bytes.
+    pub object_bytes: u64,
     /// Directories that do not lead to the root.
     pub unreachable_directories: u64,
     /// Violations, those that the report does not keep included.

@@ -81,6 +81,8 @@ rules! {
     FileSize = "file-size", 5, None;
     /// A node keeps its bytes in backing files, and there is none.
     BackingMissing = "backing-missing", 6, Some(RESTORE);
+    /// A chunk names an object that is missing or has another length.
+    ObjectMissing = "object-missing", 6, Some("restore the object from a backup, or remove the file");
     /// `xattrs` of a node is not the number of its attributes.
     XattrCount = "xattr-count", 7, None;
     /// An attribute of a node that is missing.

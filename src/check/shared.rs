@@ -50,11 +50,15 @@ impl Judge<'_> {
         let &Key::Chunk(ino, index) = key else { return };
         self.report.counts.chunks += 1;
         let full = self.inputs.backing.map_or(CHUNK_BYTES, |list| list.chunk_bytes());
+        let in_objects = self.inputs.backing.is_some_and(|list| list.objects().is_some());
         let len = match document {
-            Some(Document::Chunk(chunk)) => chunk.bytes.len() as u64,
-            _ => 0,
+            Some(Document::Chunk(chunk)) if in_objects => self.named_object(key, &chunk.bytes),
+            Some(Document::Chunk(chunk)) => Some(chunk.bytes.len() as u64),
+            _ => None,
         };
-        if document.is_some() && !(1..=full).contains(&len) {
+        let is_known = len.is_some();
+        let len = len.unwrap_or(0);
+        if is_known && !(1..=full).contains(&len) {
             let detail = format_args!("it has {len} bytes, and a chunk has 1 to {full}");
             self.report.accuse(Rule::ChunkLength, key, detail);
         }

@@ -2,6 +2,7 @@
 
 mod damage;
 mod fixture;
+mod objects;
 mod rules;
 mod shared;
 

@@ -48,6 +48,7 @@ Examples:
   lockwood format /var/lib/tree
   lockwood format /var/lib/tree --locking global
   lockwood format 'postgres://lockwood@db.example/lockwood?schema=tree'
+  lockwood format redis://db.example/0 --content s3://bucket/trees
 
 A password is better not in the URL but in the environment (LOCKWOOD_PASSWORD) or a file; see the docs
 of each engine. It is taken out of the arguments at once.")]
@@ -58,6 +59,10 @@ pub(super) struct Format {
     /// How renames lock; recorded in the volume
     #[arg(long, value_enum, default_value = "tree")]
     pub(super) locking: LockingArgument,
+    /// Where the bytes of large files go instead of into the server's documents: an object store, or a directory that all
+    /// hosts see; recorded in the volume (docs/contents.md)
+    #[arg(long, value_name = "s3://BUCKET/PREFIX|file:///DIR")]
+    pub(super) content: Option<String>,
     /// Take a server that forgets the volume when it restarts
     #[arg(long)]
     pub(super) allow_volatile: bool,
@@ -287,6 +292,9 @@ pub(super) struct Check {
     /// Print the whole report as JSON
     #[arg(long)]
     pub(super) json: bool,
+    /// Remove the objects that nothing names and nothing will, in the object store of a volume that is named by its URL
+    #[arg(long)]
+    pub(super) collect: bool,
 }
 
 /// Say what a mount or a store is, and what it has done.

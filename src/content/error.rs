@@ -56,6 +56,46 @@ pub enum ContentError {
     /// The store that holds the content failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A text that names no place for objects, or one that cannot be used.
+    #[error("{0}")]
+    Location(String),
+    /// The object store is not the one that has the bytes of this volume.
+    #[error(
+        "{location}: these are not the contents of the volume: {cause}; is this the right bucket or directory, and the \
+         right endpoint (AWS_ENDPOINT_URL)? A directory must be the same one on all hosts"
+    )]
+    OtherObjects {
+        /// The place.
+        location: String,
+        /// What is missing there.
+        cause: String,
+    },
+    /// The object store does not answer, or refuses.
+    #[error("{doing} object {object} in {location}: {cause}")]
+    Object {
+        /// What was being done.
+        doing: &'static str,
+        /// The object it was done to.
+        object: String,
+        /// Where it is.
+        location: String,
+        /// What the object store or its client says.
+        cause: String,
+    },
+    /// An object is missing, or has other bytes than were put there.
+    #[error(
+        "the bytes of {key} are lost: object {object} in {location}: {cause}; restore the object, or remove the file"
+    )]
+    ObjectDamaged {
+        /// The chunk that names it.
+        key: Key,
+        /// The object.
+        object: String,
+        /// Where it should be.
+        location: String,
+        /// What is wrong with it.
+        cause: String,
+    },
     /// The host failed otherwise.
     #[error("{doing} {}: {source}", path.display())]
     Io {

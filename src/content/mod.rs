@@ -1,7 +1,7 @@
 //! The bytes of large files: in backing files beside the database of an embedded store, or in [`chunks`], documents of a
-//! store that many hosts share. [`place`] is what the namespace sees of either. Small files live inline in documents and
-//! are not seen here. Owns the directory `STORE/content` and everything in it, and the documents of kind chunk. Imports
-//! `store` and `document`, for chunks alone.
+//! store that many hosts share, or in [`objects`] that these name. [`place`] is what the namespace sees of each. Small files
+//! live inline in documents and are not seen here. Owns the directory `STORE/content` and everything in it, the documents of
+//! kind chunk, and the objects. Imports `store` and `document`, for chunks alone.
 //!
 //! # Format of backing files
 //!
@@ -30,6 +30,7 @@ mod directory;
 mod error;
 mod host;
 mod names;
+mod objects;
 mod place;
 mod ranges;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub use chunks::{CHUNK_BYTES, ChunkFile, Chunks, View};
 pub use error::ContentError;
 pub use host::Space;
 pub use names::{MAX_SIZE, SEGMENT_BYTES};
+pub use objects::{FoundObject, Location, ObjectCounters, Objects};
 pub use place::{ContentFile, Contents};
 
 use directory::{Directory, make_directory};

@@ -5,14 +5,16 @@
 //! An enum and no trait object: with backing files each call is one branch away from the file.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::backing::BackingFile;
 use super::chunks::{ChunkFile, Chunks, View};
 use super::error::ContentError;
 use super::host::Space;
+use super::objects::Objects;
 use super::{BackingFiles, CHUNK_BYTES};
-use crate::document::{ContentPlace, SessionId, Version};
-use crate::store::{Check, Commit};
+use crate::document::{ContentPlace, SessionId, Version, Volume};
+use crate::store::{Check, Commit, Store};
 
 /// The bytes of all large files of a store.
 #[derive(Clone, Debug)]
@@ -51,6 +53,27 @@ impl Contents {
         match self {
             Self::Backing(files) => Self::Backing(files.clone()),
             Self::Chunks(chunks) => Self::Chunks(chunks.by(session)),
+        }
+    }
+
+    /// The contents of a volume that many hosts share, whose documents are in `store`. An object store is waited for
+    /// for `patience`.
+    ///
+    /// # Errors
+    /// Those of [`Objects::open`], where the volume says that an object store has the bytes.
+    pub fn shared(store: Arc<dyn Store>, volume: &Volume, patience: Duration) -> Result<Self, ContentError> {
+        let chunks = Chunks::new(store);
+        Ok(Self::Chunks(match &volume.content {
+            Some(location) => chunks.in_objects(Objects::open(&location.parse()?, &volume.id, patience)?),
+            None => chunks,
+        }))
+    }
+
+    /// The objects that have the bytes, if an object store has.
+    pub fn objects(&self) -> Option<&Objects> {
+        match self {
+            Self::Backing(_) => None,
+            Self::Chunks(chunks) => chunks.objects(),
         }
     }
 
@@ -126,6 +149,17 @@ impl Contents {
         match self {
             Self::Backing(files) => files.remove(ino),
             Self::Chunks(chunks) => chunks.file(ino).truncate(0, Some(under)),
+        }
+    }
+
+    /// Removes what `session`, which has ended, has left in an object store and nothing names; returns how many objects.
+    ///
+    /// # Errors
+    /// The store's, or the object store's.
+    pub fn collect_of(&self, session: SessionId) -> Result<u64, ContentError> {
+        match self {
+            Self::Backing(_) => Ok(0),
+            Self::Chunks(chunks) => chunks.collect_of(session),
         }
     }
 
@@ -274,11 +308,12 @@ impl ContentFile {
         }
     }
 
-    /// The change has ended without a commit of the node. Whether it may have left something.
-    pub fn failed(&self) -> bool {
+    /// The change has ended without a commit of the node, as far as anybody can tell; `refused`: for certain. Whether it
+    /// may have left something.
+    pub fn failed(&self, refused: bool) -> bool {
         match self {
             Self::Backing(_) => true,
-            Self::Chunks(file) => file.failed(),
+            Self::Chunks(file) => file.failed(refused),
         }
     }
 

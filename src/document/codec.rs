@@ -98,7 +98,9 @@ fn checksum(key: &[u8], body: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Body, Content, ContentPlace, Directory, Ino, Name, Node, Regular, Timestamp};
+    use crate::document::{
+        Body, Content, ContentPlace, Directory, Ino, Locking, Name, Node, Regular, Timestamp, Volume,
+    };
     use proptest::prelude::*;
 
     fn node(body: Body) -> Document {
@@ -117,6 +119,10 @@ mod tests {
         })
     }
 
+    fn volume(content: Option<String>) -> Volume {
+        Volume { content, ..Volume::empty("0".repeat(32), Locking::Tree, 4096, Timestamp::default()) }
+    }
+
     fn samples() -> Vec<(Key, Document)> {
         let name = Name::new(b"\xff name").ok();
         vec![
@@ -127,6 +133,8 @@ mod tests {
             ),
             (Key::Node(Ino(7)), node(Body::Symlink { target: b"../\xfe"[..].into() })),
             (Key::Content(Ino(8)), Document::Content(Content { bytes: vec![7; 4096].into() })),
+            (Key::Volume, Document::Volume(volume(None))),
+            (Key::Volume, Document::Volume(volume(Some("s3://bucket/prefix".to_owned())))),
         ]
     }
 

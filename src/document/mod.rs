@@ -16,6 +16,7 @@ pub mod lock;
 pub mod merge;
 pub mod name;
 pub mod node;
+pub mod object;
 pub mod session;
 pub mod text;
 pub mod time;
@@ -33,6 +34,7 @@ pub use lock::{LockClaim, LockMode, LockRecord};
 pub use merge::NodeDelta;
 pub use name::{Name, NameError};
 pub use node::{Body, ContentPlace, Directory, FileKind, Node, Regular};
+pub use object::{ObjectName, ObjectRef};
 pub use session::{Session, SessionId, SessionState};
 pub use time::Timestamp;
 pub use volume::{Locking, Volume};
@@ -89,7 +91,8 @@ pub struct Xattr {
 /// A piece of the content of a regular file, on stores that keep contents in pieces of one size.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Chunk {
-    /// The bytes from the piece's beginning on; what the file has beyond them, up to its end, reads as zeros.
+    /// The bytes from the piece's beginning on; what the file has beyond them, up to its end, reads as zeros. On volumes
+    /// whose contents are in an object store, which object has them: [`ObjectRef::encode`].
     #[serde(with = "text::bytes")]
     pub bytes: Arc<[u8]>,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Body, Directory, FORMAT_VERSION, Ino, Node, Timestamp};
 
@@ -55,13 +55,27 @@ pub struct Volume {
     pub epoch: u64,
     /// The largest content that is kept in a document, in bytes.
     pub inline_max: u32,
+    /// The URL of the object store that has the bytes of large files, without credentials; none if the store of the
+    /// documents has them. The last field, and not written where there is none: records that were made before there was
+    /// one end here.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "content_if_any")]
+    pub content: Option<String>,
+}
+
+/// A binary record may end before the field. Its checksum has been judged by then, so it was not cut off.
+fn content_if_any<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let in_words = deserializer.is_human_readable();
+    match Option::deserialize(deserializer) {
+        Err(error) if in_words => Err(error),
+        found => Ok(found.unwrap_or(None)),
+    }
 }
 
 impl Volume {
     /// A volume in which nothing has happened yet.
     pub fn empty(id: String, locking: Locking, inline_max: u32, created: Timestamp) -> Self {
         let next_ino = Ino::ROOT.0 + 1;
-        Self { format: FORMAT_VERSION, id, locking, created, next_ino, epoch: 0, inline_max }
+        Self { format: FORMAT_VERSION, id, locking, created, next_ino, epoch: 0, inline_max, content: None }
     }
 
     /// The root directory of an empty volume.

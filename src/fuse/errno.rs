@@ -72,6 +72,10 @@ fn content_errno(error: &ContentError) -> Errno {
         ContentError::Conflict(_) => Errno::EBUSY,
         ContentError::Store(StoreError::NoSpace) => Errno::ENOSPC,
         ContentError::WrongKind { .. }
+        | ContentError::Location(_)
+        | ContentError::OtherObjects { .. }
+        | ContentError::Object { .. }
+        | ContentError::ObjectDamaged { .. }
         | ContentError::Foreign { .. }
         | ContentError::Io { .. }
         | ContentError::Store(_) => Errno::EIO,

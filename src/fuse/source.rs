@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::mount::MountError;
-use crate::content::{BackingFiles, Chunks};
+use crate::content::{BackingFiles, Contents};
 use crate::document::Volume;
 use crate::namespace::{Namespace, SessionInfo, Settings};
 use crate::store::cached::CachedStore;
@@ -46,6 +46,7 @@ pub(super) enum OpenSource {
     Shared {
         store: Arc<CachedStore>,
         volume: Volume,
+        contents: Contents,
         cache_ttl: Duration,
         lock_servers: Option<Arc<Servers>>,
     },
@@ -69,10 +70,12 @@ impl Source {
             }
             Self::Engine { url, options, cache_ttl, lock_servers } => {
                 let (engine, volume) = engine::open(url, options.clone())?;
-                let store = CachedStore::new(engine, tuning.document_cache_bytes, *cache_ttl)?;
+                let store = Arc::new(CachedStore::new(engine, tuning.document_cache_bytes, *cache_ttl)?);
+                let contents = Contents::shared(Arc::clone(&store) as _, &volume, options.patience)?;
                 OpenSource::Shared {
-                    store: Arc::new(store),
+                    store,
                     volume,
+                    contents,
                     cache_ttl: *cache_ttl,
                     lock_servers: lock_servers.clone(),
                 }
@@ -103,10 +106,10 @@ impl OpenSource {
             Self::Owned { volume, backing } => {
                 Namespace::begin(volume.store.clone(), backing.clone(), settings, info)?
             }
-            Self::Shared { store, lock_servers, .. } => Namespace::join_with_locks_at(
+            Self::Shared { store, contents, lock_servers, .. } => Namespace::join_with_locks_at(
                 lock_servers.clone(),
                 Arc::clone(store) as Arc<dyn Store>,
-                Chunks::new(Arc::clone(store) as Arc<dyn Store>),
+                contents.clone(),
                 settings,
                 info,
             )?,

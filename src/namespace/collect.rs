@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::Result;
 use crate::ambient;
 use crate::content::Contents;
-use crate::document::{Body, ContentPlace, Ino, Key, Node};
+use crate::document::{Body, ContentPlace, Ino, Key, Node, SessionId};
 use crate::store::{Commit, Range, Scan, Start, Store, StoreError};
 
 /// Removes backing files and chunks in the background.
@@ -26,6 +26,7 @@ pub struct Collector {
 enum Task {
     Remove(Ino),
     Sweep,
+    SweepAfter(SessionId),
 }
 
 #[derive(Clone)]
@@ -86,6 +87,11 @@ impl Collector {
         self.send(Task::Sweep);
     }
 
+    /// Removes what a session that has ended has left in an object store, soon.
+    pub(super) fn sweep_after(&self, session: SessionId) {
+        self.send(Task::SweepAfter(session));
+    }
+
     fn send(&self, task: Task) {
         if let Some(queue) = &*self.queue.lock()
             && queue.send(task).is_err()
@@ -136,6 +142,7 @@ impl Worker {
             let outcome = match task {
                 Task::Remove(ino) => self.remove(*ino),
                 Task::Sweep => self.sweep(),
+                Task::SweepAfter(session) => self.sweep_after(*session),
             };
             if let Err(error) = outcome {
                 log::error!("collecting: {error}; the next mount tries again");
@@ -146,6 +153,14 @@ impl Worker {
     fn remove(&self, ino: Ino) -> Result<()> {
         self.contents.remove(ino.0)?;
         self.store.commit(&Commit::new().delete(Key::Orphan(ino)))?;
+        Ok(())
+    }
+
+    fn sweep_after(&self, session: SessionId) -> Result<()> {
+        let removed = self.contents.collect_of(session)?;
+        if removed > 0 {
+            log::info!("removed {removed} objects of session {session} that nothing names");
+        }
         Ok(())
     }
 

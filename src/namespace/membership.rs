@@ -267,6 +267,7 @@ impl Watcher {
             drop_locks(self.redlock.as_ref(), ended);
             log::warn!("session {ended} was dead: what it left is cleaned up, and its locks are free");
             alive::forget(ended);
+            self.collector.sweep_after(ended);
         }
         if looks.is_multiple_of(LOOKS_PER_SWEEP)
             && let Err(error) = self.locks.sweep()

@@ -1,5 +1,5 @@
 //! The promises of the namespace, one test each, over the memory engine: here with backing files in a temporary directory,
-//! and once more, in `over_chunks`, with chunks in the engine itself.
+//! once more, in `over_chunks`, with chunks in the engine itself; and what concerns bytes, in `over_objects`, with objects.
 //!
 //! Every test ends with a check of the whole volume, under the mount and after it: see [`world::World::finish`].
 
@@ -13,6 +13,7 @@ mod grown;
 mod links;
 mod listing;
 mod over_chunks;
+mod over_objects;
 mod races;
 mod renames;
 mod strategies;

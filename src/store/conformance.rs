@@ -124,6 +124,7 @@ fn put_and_get(store: &dyn Store) {
                 next_ino: 2,
                 epoch: 0,
                 inline_max: 0,
+                content: Some("s3://bucket/prefix".to_owned()),
             }),
             _ => Document::Orphan(Orphan { session: SessionId(4) }),
         };

@@ -31,6 +31,7 @@ use crate::document::{Document, Ino, Key, Node, SessionId, Stored, Version};
 
 pub use commit::{Check, Commit, CommitError, Write};
 pub use outage::Outage;
+pub(crate) use outage::Outages;
 pub use scan::{Range, Scan, Start};
 
 /// What went wrong in a store. The kinds are by what the caller must do.

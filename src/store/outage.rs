@@ -1,4 +1,4 @@
-//! Since when an engine on another host has not answered, and why: for people, and for nothing else.
+//! Since when an engine on another host, or an object store, has not answered, and why: for people, and for nothing else.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
@@ -17,21 +17,34 @@ pub struct Outage {
 }
 
 /// What the requests of an engine have met.
-#[derive(Debug, Default)]
-pub(super) struct Outages {
+#[derive(Debug)]
+pub(crate) struct Outages {
+    /// Who was asked.
+    what: &'static str,
     /// So that a request that works costs one look.
     away: AtomicBool,
     now: Mutex<Option<Outage>>,
 }
 
+impl Default for Outages {
+    fn default() -> Self {
+        Self::of("the store")
+    }
+}
+
 impl Outages {
+    /// Of `what`, which people are told of.
+    pub(crate) fn of(what: &'static str) -> Self {
+        Self { what, away: AtomicBool::new(false), now: Mutex::default() }
+    }
+
     /// A request has failed, and the next one may do better.
-    pub(super) fn failed(&self, cause: &str) {
+    pub(crate) fn failed(&self, cause: &str) {
         let mut now = self.now.lock();
         match &mut *now {
             Some(outage) => cause.clone_into(&mut outage.cause),
             None => {
-                log::warn!("the store does not answer: {cause}; operations wait for it");
+                log::warn!("{} does not answer: {cause}; operations wait for it", self.what);
                 *now = Some(Outage { since: ambient::wall_clock(), cause: cause.to_owned() });
                 self.away.store(true, Relaxed);
             }
@@ -39,7 +52,7 @@ impl Outages {
     }
 
     /// A request was answered.
-    pub(super) fn answered(&self) {
+    pub(crate) fn answered(&self) {
         if !self.away.load(Relaxed) {
             return;
         }
@@ -47,12 +60,12 @@ impl Outages {
         self.away.store(false, Relaxed);
         if let Some(outage) = ended {
             let away = ambient::wall_clock().duration_since(outage.since).unwrap_or_default();
-            log::warn!("the store answers again, after {:.1} s", away.as_secs_f64());
+            log::warn!("{} answers again, after {:.1} s", self.what, away.as_secs_f64());
         }
     }
 
     /// The outage of this moment.
-    pub(super) fn now(&self) -> Option<Outage> {
+    pub(crate) fn now(&self) -> Option<Outage> {
         self.now.lock().clone()
     }
 }

@@ -7,6 +7,7 @@
 mod common;
 
 mod advisory;
+mod contents;
 mod kept;
 mod postgres;
 #[allow(dead_code, reason = "its other users need the rest")]

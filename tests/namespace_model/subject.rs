@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use lockwood::ambient;
 use lockwood::check::{self, Inputs, Mode, Report};
-use lockwood::content::{BackingFiles, Chunks, Contents};
+use lockwood::content::{BackingFiles, Chunks, Contents, Objects};
 use lockwood::document::{Ino, Locking, Name, Volume};
 use lockwood::namespace::ops::attributes::Change;
 use lockwood::namespace::ops::make::{Make, What};
@@ -31,6 +31,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 pub(crate) enum Place {
     Backing,
     Chunks,
+    Objects,
 }
 
 /// So small that files have several.
@@ -87,6 +88,14 @@ impl Subject {
                 BackingFiles::open(&self.dir.path().join("content"), 8).expect("the content directory").into()
             }
             Place::Chunks => Chunks::with_chunk_bytes(self.store.clone(), CHUNK_BYTES).into(),
+            Place::Objects => {
+                let location = format!("file://{}/objects", self.dir.path().display());
+                let (location, volume) = (location.parse().expect("a place"), "0".repeat(32));
+                let objects = Objects::open(&location, &volume, LOCK_WAIT)
+                    .or_else(|_| Objects::create(&location, &volume, LOCK_WAIT));
+                let chunks = Chunks::with_chunk_bytes(self.store.clone(), CHUNK_BYTES);
+                chunks.in_objects(objects.expect("objects")).into()
+            }
         }
     }
 

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::super::{BackingFile, BackingList, Inputs, Mode, Report, run};
+use crate::content::Objects;
 use crate::document::*;
 use crate::store::memory::MemoryStore;
 use crate::store::{Commit, Range, Reader, Scan, ScanItem, Store, StoreError, Write, for_each};
@@ -58,6 +59,8 @@ pub(super) struct Sample {
     pub(super) torn: Option<Kind>,
     pub(super) backing: BTreeMap<u64, BackingFile>,
     pub(super) mode: Mode<'static>,
+    /// The objects that have the bytes of chunks, if an object store has.
+    pub(super) objects: Option<Objects>,
 }
 
 pub(super) fn ino(number: u64) -> Ino {
@@ -144,6 +147,7 @@ impl Sample {
             torn: None,
             backing: BTreeMap::from([(6, BackingFile { allocated: 8192 })]),
             mode: Mode::Offline,
+            objects: None,
         };
         volume.put(
             Key::Volume,
@@ -155,6 +159,7 @@ impl Sample {
                 next_ino: 100_000,
                 epoch: 1,
                 inline_max: 4096,
+                content: None,
             }),
         );
         let symlink = Body::Symlink { target: b"../big"[..].into() };
@@ -314,6 +319,10 @@ impl Reader for Sample {
 }
 
 impl BackingList for Sample {
+    fn objects(&self) -> Option<&Objects> {
+        self.objects.as_ref()
+    }
+
     fn inodes(&self, visit: &mut dyn FnMut(Ino)) -> std::io::Result<()> {
         self.backing.keys().rev().for_each(|&number| visit(Ino(number)));
         Ok(())

@@ -1,7 +1,10 @@
 //! For every rule, the ways to break it alone.
 
+use std::sync::Arc;
+
 use super::fixture::*;
 use crate::check::Rule;
+use crate::content::Objects;
 use crate::document::*;
 
 type Break = fn(&mut Sample);
@@ -225,6 +228,7 @@ fn sessions_and_values(rule: Rule) -> Ways {
                 ],
             )
         }
+        Rule::ObjectMissing => (&[lose_an_object], &[lose_an_object]),
         Rule::Mode => (&[|v| v.edit(3, |n| n.mode = 0o10000)], &[]),
         Rule::Nanoseconds => (
             &[
@@ -240,6 +244,13 @@ fn sessions_and_values(rule: Rule) -> Ways {
         Rule::KeySpaceDamaged => (&[|v| v.torn = Some(Kind::Node), |v| v.torn = Some(Kind::Volume)], &[]),
         other => panic!("{other} has no test"),
     }
+}
+
+fn lose_an_object(volume: &mut Sample) {
+    volume.objects = Some(Objects::in_memory(&Arc::default()));
+    volume.edit_regular(7, |file| (file.place, file.size) = (ContentPlace::Chunks, 5));
+    let object = ObjectRef::to(ObjectName { session: SESSION, ino: 7, index: 0 }.with(1), b"bytes");
+    volume.put(Key::Chunk(Ino(7), 0), Document::Chunk(Chunk { bytes: object.encode() }));
 }
 
 fn file(nlink: u32) -> Document {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::check::{Inputs, Mode, Phase, Report, run as judge};
+use crate::check::{Inputs, Mode, OBJECT, Phase, Report, run as judge};
 use crate::cli::Failure;
 use crate::cli::args::Check;
 use crate::cli::output::{print, print_json, spinner};
+use crate::cli::place::PATIENCE;
 use crate::cli::target::{SharedVolume, Target, read_control};
-use crate::content::{BackingFiles, Chunks, Contents};
+use crate::content::{BackingFiles, Contents};
 use crate::store::StoreError;
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
@@ -21,9 +22,12 @@ const BACKING_FILES_OPEN: usize = 64;
 
 pub(in crate::cli) fn run(arguments: &Check) -> Result<ExitCode, Failure> {
     let report = match Target::find(&arguments.target)? {
+        Target::Shared(volume) => shared(&volume, arguments.collect)?,
+        _ if arguments.collect => {
+            return Err("--collect: name the volume by its URL; other stores collect by themselves".into());
+        }
         Target::Mount(mount_point) => online(&mount_point)?,
         Target::Store(store) => offline(&store)?,
-        Target::Shared(volume) => shared(&volume)?,
     };
     let clean = report["counts"]["violations"].as_u64() == Some(0);
     if arguments.json {
@@ -56,16 +60,25 @@ fn offline(store: &Path) -> Result<Value, Failure> {
 }
 
 /// Beside whoever else has the volume mounted.
-fn shared(volume: &SharedVolume) -> Result<Value, Failure> {
-    let (store, _) = volume.open()?;
-    let contents = Contents::from(Chunks::new(Arc::clone(&store)));
+fn shared(volume: &SharedVolume, collect: bool) -> Result<Value, Failure> {
+    let (store, volume) = volume.open()?;
+    let contents = Contents::shared(Arc::clone(&store), &volume, PATIENCE)?;
     let report = judged(&Inputs {
         documents: &*store.snapshot(),
         live: Some(&*store),
         backing: Some(&contents),
         mode: Mode::Shared { sessions: &[] },
-    });
-    Ok(serde_json::to_value(report?)?)
+    })?;
+    if let (true, Some(objects)) = (collect, contents.objects()) {
+        let names = report.garbage.iter().filter_map(|garbage| garbage.document.strip_prefix(OBJECT));
+        let mut removed = 0;
+        for name in names {
+            objects.remove(name)?;
+            removed += 1;
+        }
+        eprintln!("lockwood: removed {removed} objects that nothing names");
+    }
+    Ok(serde_json::to_value(report)?)
 }
 
 fn judged(inputs: &Inputs<'_>) -> Result<Report, StoreError> {

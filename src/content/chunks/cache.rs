@@ -7,10 +7,11 @@
 
 use quick_cache::sync::Cache;
 
-use super::{ChunkFile, bytes_of};
+use super::ChunkFile;
+use super::held::Held;
 use crate::content::error::ContentError;
 use crate::content::names::{Piece, range_end};
-use crate::document::{Stored, Version};
+use crate::document::Version;
 
 /// As many chunks are kept, 16 MiB of them.
 const CHUNKS_KEPT: usize = 128;
@@ -35,7 +36,7 @@ pub struct View {
 struct Kept {
     /// The node had this version before the chunk was read; none for what was written here.
     under: Option<Version>,
-    stored: Option<Stored>,
+    held: Option<Held>,
 }
 
 /// The chunks that are kept, by inode and index.
@@ -47,25 +48,25 @@ impl ChunkCache {
     }
 
     /// What stood there when somebody last looked or wrote.
-    pub(super) fn guess(&self, ino: u64, index: u64) -> Option<Option<Stored>> {
-        self.0.get(&(ino, index)).map(|kept| kept.stored)
+    pub(super) fn guess(&self, ino: u64, index: u64) -> Option<Option<Held>> {
+        self.0.get(&(ino, index)).map(|kept| kept.held)
     }
 
     /// Notes what was written.
-    pub(super) fn wrote(&self, ino: u64, index: u64, stored: Option<Stored>) {
-        self.0.insert((ino, index), Kept { under: None, stored });
+    pub(super) fn wrote(&self, ino: u64, index: u64, held: Option<Held>) {
+        self.0.insert((ino, index), Kept { under: None, held });
     }
 
     pub(super) fn forget(&self, ino: u64, index: u64) {
         self.0.remove(&(ino, index));
     }
 
-    fn under(&self, ino: u64, index: u64, version: Version) -> Option<Option<Stored>> {
-        self.0.get(&(ino, index)).filter(|kept| kept.under == Some(version)).map(|kept| kept.stored)
+    fn under(&self, ino: u64, index: u64, version: Version) -> Option<Option<Held>> {
+        self.0.get(&(ino, index)).filter(|kept| kept.under == Some(version)).map(|kept| kept.held)
     }
 
-    fn read(&self, ino: u64, index: u64, version: Version, stored: Option<Stored>) {
-        self.0.insert((ino, index), Kept { under: Some(version), stored });
+    fn read(&self, ino: u64, index: u64, version: Version, held: Option<Held>) {
+        self.0.insert((ino, index), Kept { under: Some(version), held });
     }
 }
 
@@ -79,10 +80,10 @@ impl ChunkFile {
         let pieces: Vec<Piece> = self.cut().pieces(offset, end).collect();
         let mut rest = buf;
         for batch in pieces.chunks(CHUNKS_READ) {
-            for (piece, stored) in batch.iter().zip(self.load(batch, view)?) {
+            for (piece, held) in batch.iter().zip(self.load(batch, view)?) {
                 let (here, after) = rest.split_at_mut(usize::try_from(piece.len).unwrap_or(usize::MAX));
                 rest = after;
-                let bytes = stored.as_ref().map_or(Ok(&[][..]), |stored| bytes_of(stored).map(|b| &**b))?;
+                let bytes = held.as_ref().map_or(&[][..], |held| &held.bytes);
                 let from = usize::try_from(piece.start).unwrap_or(usize::MAX).min(bytes.len());
                 let there = &bytes[from..bytes.len().min(from.saturating_add(here.len()))];
                 here[..there.len()].copy_from_slice(there);
@@ -93,9 +94,9 @@ impl ChunkFile {
     }
 
     /// The chunks of consecutive pieces; what is not kept comes in one request, together with what is wanted next.
-    fn load(&self, pieces: &[Piece], view: View) -> Result<Vec<Option<Stored>>, ContentError> {
+    fn load(&self, pieces: &[Piece], view: View) -> Result<Vec<Option<Held>>, ContentError> {
         let (cache, ino) = (&self.chunks.shared.cache, self.ino.0);
-        let mut found: Vec<Option<Option<Stored>>> =
+        let mut found: Vec<Option<Option<Held>>> =
             pieces.iter().map(|piece| cache.under(ino, piece.index, view.version)).collect();
         let mut wanted: Vec<u64> = pieces
             .iter()
@@ -112,8 +113,8 @@ impl ChunkFile {
             wanted.extend((last + 1..behind_end).take(CHUNKS_AHEAD as usize));
         }
         let mut fetched = self.fetch(&wanted)?.into_iter();
-        for (index, stored) in wanted.iter().zip(fetched.as_slice()) {
-            cache.read(ino, *index, view.version, stored.clone());
+        for (index, held) in wanted.iter().zip(fetched.as_slice()) {
+            cache.read(ino, *index, view.version, held.clone());
         }
         for slot in found.iter_mut().filter(|slot| slot.is_none()) {
             *slot = fetched.next();

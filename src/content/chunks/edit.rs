@@ -2,13 +2,17 @@
 //!
 //! What is hard: reading before every write would double its price. What this process has read or written last, or
 //! knows to be absent, is taken for what is there; the commit checks it, and after a conflict the store is asked.
+//!
+//! Where objects have the bytes, those of a commit are put, all at once, before it. What it stops naming is removed after
+//! it; what it would have named is, if it was refused. If nobody knows what became of it, both are left.
 
 use std::sync::Arc;
 
-use super::{ChunkFile, bytes_of, sectors};
+use super::held::Held;
+use super::{ChunkFile, sectors};
 use crate::content::error::ContentError;
 use crate::content::names::{Piece, range_end};
-use crate::document::{Chunk, Document, Key, Stored, Version};
+use crate::document::{Key, ObjectRef, Version};
 use crate::store::{Commit, CommitError, StoreError};
 
 /// As many chunks one commit writes.
@@ -31,9 +35,24 @@ pub(super) struct Planned {
     /// What it checks and writes.
     commit: Commit,
     /// The chunks that it writes, or removes.
-    written: Vec<(u64, Option<Arc<[u8]>>)>,
+    written: Vec<Written>,
     /// By how many sectors they grow.
     pub(super) change: i64,
+}
+
+/// A chunk that a commit writes, or removes.
+#[derive(Debug)]
+struct Written {
+    index: u64,
+    bytes: Option<Arc<[u8]>>,
+    /// The object that has the bytes, and the one that had those before.
+    object: Option<ObjectRef>,
+    before: Option<ObjectRef>,
+}
+
+/// Whether a commit that failed like this has certainly changed nothing.
+fn is_refused(error: &CommitError) -> bool {
+    matches!(error, CommitError::Conflict(_) | CommitError::Store(StoreError::Fenced | StoreError::NoSpace))
 }
 
 impl ChunkFile {
@@ -130,13 +149,14 @@ impl ChunkFile {
     fn plan(
         &self,
         pieces: &[Piece],
-        old: &[Option<Stored>],
+        old: &[Option<Held>],
         edit: impl Fn(Piece, Option<&Arc<[u8]>>) -> Edit,
-    ) -> Result<Planned, StoreError> {
+    ) -> Result<Planned, ContentError> {
         let mut planned = Planned { commit: Commit::new(), written: Vec::new(), change: 0 };
+        let mut puts = Vec::new();
         for (piece, old) in pieces.iter().zip(old) {
-            let key = self.key(piece.index);
-            let before = old.as_ref().map(bytes_of).transpose()?;
+            let (index, key) = (piece.index, self.key(piece.index));
+            let before = old.as_ref().map(|old| &old.bytes);
             let bytes = match edit(*piece, before) {
                 Edit::Keep => continue,
                 Edit::Delete => None,
@@ -145,14 +165,19 @@ impl ChunkFile {
             planned.change +=
                 bytes.as_ref().map_or(0, |b| sectors(b.len())) - before.map_or(0, |b| sectors(b.len()));
             let commit = match old {
-                Some(stored) => planned.commit.at(key.clone(), stored.version),
+                Some(held) => planned.commit.at(key.clone(), held.version),
                 None => planned.commit.absent(key.clone()),
             };
-            planned.commit = match &bytes {
-                Some(bytes) => commit.put(key, Document::Chunk(Chunk { bytes: Arc::clone(bytes) })),
-                None => commit.delete(key),
-            };
-            planned.written.push((piece.index, bytes));
+            planned.commit = if bytes.is_none() { commit.delete(key) } else { commit };
+            puts.extend(bytes.clone().map(|bytes| (index, bytes)));
+            let before = old.as_ref().and_then(|old| old.object.clone());
+            planned.written.push(Written { index, bytes, object: None, before });
+        }
+        let mut put = self.put_bytes(puts)?.into_iter();
+        for written in planned.written.iter_mut().filter(|written| written.bytes.is_some()) {
+            let Some((document, object)) = put.next() else { break };
+            planned.commit = planned.commit.put(self.key(written.index), document);
+            written.object = object;
         }
         Ok(planned)
     }
@@ -164,7 +189,15 @@ impl ChunkFile {
         let mut commit = self.commit(under);
         commit.checks.extend(planned.commit.checks.iter().cloned());
         commit.writes.extend(planned.commit.writes.iter().cloned());
-        let version = self.store().commit(&commit)?;
+        let version = match self.store().commit(&commit) {
+            Ok(version) => version,
+            Err(error) => {
+                if is_refused(&error) {
+                    self.take_back(planned);
+                }
+                return Err(error);
+            }
+        };
         let written = self.made(planned, version);
         self.state.lock().written.extend(written);
         Ok(())
@@ -174,44 +207,74 @@ impl ChunkFile {
     pub(super) fn made(&self, planned: Planned, version: Version) -> Vec<(u64, Option<Version>)> {
         let mut state = self.state.lock();
         state.tally.change += planned.change;
-        let note = |(index, bytes): (u64, Option<Arc<[u8]>>)| {
+        let mut replaced = Vec::new();
+        let note = |written: Written| {
+            let Written { index, bytes, object, before } = written;
             if bytes.is_some() && index >= state.absent_from {
                 state.absent_from = index + 1;
             }
+            replaced.extend(before);
             let there = bytes.is_some().then_some(version);
-            let stored =
-                bytes.map(|bytes| Stored { version, document: Document::Chunk(Chunk { bytes }).into() });
-            self.chunks.shared.cache.wrote(self.ino.0, index, stored);
+            self.chunks.shared.cache.wrote(
+                self.ino.0,
+                index,
+                bytes.map(|bytes| Held { version, bytes, object }),
+            );
             (index, there)
         };
-        planned.written.into_iter().map(note).collect()
+        let noted = planned.written.into_iter().map(note).collect();
+        self.discard(replaced);
+        noted
     }
 
-    /// Forgets what was staged, and that anything is known of these chunks: the store has refused it.
-    pub(super) fn unstage(&self, staged: Planned) {
-        staged.written.iter().for_each(|(index, _)| self.chunks.shared.cache.forget(self.ino.0, *index));
+    /// Forgets what was staged, and that anything is known of these chunks: the store has refused it, or it is not known
+    /// what became of it.
+    pub(super) fn unstage(&self, staged: Planned, refused: bool) {
+        staged.written.iter().for_each(|written| self.chunks.shared.cache.forget(self.ino.0, written.index));
+        if refused {
+            self.take_back(staged);
+        }
+    }
+
+    /// Removes the objects that a commit which was refused would have named. Bytes hang on it, so the chunks are looked at
+    /// once more; what cannot be looked at is left.
+    fn take_back(&self, planned: Planned) {
+        let put: Vec<(u64, ObjectRef)> = planned
+            .written
+            .into_iter()
+            .filter_map(|written| Some((written.index, written.object?)))
+            .collect();
+        if put.is_empty() {
+            return;
+        }
+        match self.objects_of(&put.iter().map(|(index, _)| *index).collect::<Vec<_>>()) {
+            Ok(named) => {
+                self.discard(put.into_iter().map(|(_, object)| object).filter(|o| !named.contains(o)))
+            }
+            Err(error) => log::debug!("objects of a refused change are left: {error}"),
+        }
     }
 
     /// Refuses to go on with a change of which another host has cut off a part: what it has put there before would be
     /// missing.
-    fn require_as_written(&self, pieces: &[Piece], old: &[Option<Stored>]) -> Result<(), CommitError> {
+    fn require_as_written(&self, pieces: &[Piece], old: &[Option<Held>]) -> Result<(), CommitError> {
         let state = self.state.lock();
         let changed = pieces.iter().zip(old).find(|(piece, old)| {
             let written = state.written.get(&piece.index);
-            written.is_some_and(|written| *written != old.as_ref().map(|stored| stored.version))
+            written.is_some_and(|written| *written != old.as_ref().map(|held| held.version))
         });
         changed.map_or(Ok(()), |(piece, _)| Err(CommitError::Conflict(self.key(piece.index))))
     }
 
     /// What stands where the pieces are; with `guess`, what probably does.
-    fn old(&self, pieces: &[Piece], guess: bool) -> Result<Vec<Option<Stored>>, StoreError> {
+    fn old(&self, pieces: &[Piece], guess: bool) -> Result<Vec<Option<Held>>, ContentError> {
         let absent_from = self.state.lock().absent_from;
         let probable = |piece: &Piece| match piece.index {
             _ if !guess => None,
             index if index >= absent_from => Some(None),
             index => self.chunks.shared.cache.guess(self.ino.0, index),
         };
-        let mut old: Vec<Option<Option<Stored>>> = pieces.iter().map(probable).collect();
+        let mut old: Vec<Option<Option<Held>>> = pieces.iter().map(probable).collect();
         let unknown: Vec<u64> =
             pieces.iter().zip(&old).filter(|(_, old)| old.is_none()).map(|(piece, _)| piece.index).collect();
         let mut fetched = self.fetch(&unknown)?.into_iter();

@@ -1,10 +1,12 @@
 //! The bytes of large files in pieces that are documents of the store itself, for stores that many hosts share: [`Chunks`]
-//! are the pieces of all files, [`ChunkFile`] those of one. Imports `store`, `document` and this layer.
+//! are the pieces of all files, [`ChunkFile`] those of one. Or in objects of an object store, which the documents name
+//! ([`held`]). Imports `store`, `document` and this layer.
 //!
 //! # Format
 //!
 //! A file is cut into chunks of 128 KiB ([`CHUNK_BYTES`]), numbered from 0. A chunk that is absent is a hole; what a chunk
-//! is shorter than its size is one too. No chunk is empty.
+//! is shorter than its size is one too. No chunk is empty. Where an object store has the bytes, a chunk holds a reference
+//! to the object that has its own ([`ObjectRef`](crate::document::ObjectRef)).
 //!
 //! # What is hard
 //!
@@ -31,6 +33,8 @@
 
 mod cache;
 mod edit;
+mod garbage;
+mod held;
 mod ranges;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -45,6 +49,7 @@ use self::edit::Planned;
 use super::error::ContentError;
 use super::host::Space;
 use super::names::Cut;
+use super::objects::Objects;
 use crate::document::{Document, Ino, Key, Kind, SessionId, Stored, Version};
 use crate::store::{Check, Commit, Range, Scan, Start, Store, StoreError};
 
@@ -68,6 +73,8 @@ pub struct Chunks {
 
 struct Shared {
     store: Arc<dyn Store>,
+    /// What has the bytes of chunks, if they have not.
+    objects: Option<Objects>,
     cut: Cut,
     chunk_bytes: u64,
     cache: ChunkCache,
@@ -88,7 +95,8 @@ impl Chunks {
     /// With chunks of another size, so that tests cross many borders with few bytes. All of a store have one size.
     pub fn with_chunk_bytes(store: Arc<dyn Store>, chunk_bytes: NonZeroU64) -> Self {
         let cut = Cut::new(chunk_bytes);
-        let shared = Shared { store, cut, chunk_bytes: chunk_bytes.get(), cache: ChunkCache::new() };
+        let chunk_bytes = chunk_bytes.get();
+        let shared = Shared { store, objects: None, cut, chunk_bytes, cache: ChunkCache::new() };
         Self { shared: Arc::new(shared), session: None }
     }
 
@@ -96,6 +104,20 @@ impl Chunks {
     #[must_use]
     pub fn by(&self, session: SessionId) -> Self {
         Self { shared: Arc::clone(&self.shared), session: Some(session) }
+    }
+
+    /// The same chunks, with their bytes in objects.
+    #[must_use]
+    pub fn in_objects(self, objects: Objects) -> Self {
+        let Shared { store, objects: _, cut, chunk_bytes, cache: _ } = &*self.shared;
+        let (store, cache) = (Arc::clone(store), ChunkCache::new());
+        let shared = Shared { store, objects: Some(objects), cut: *cut, chunk_bytes: *chunk_bytes, cache };
+        Self { shared: Arc::new(shared), session: self.session }
+    }
+
+    /// The objects that have the bytes, if chunks have not.
+    pub fn objects(&self) -> Option<&Objects> {
+        self.shared.objects.as_ref()
     }
 
     /// The size of a chunk.
@@ -271,11 +293,12 @@ impl ChunkFile {
         state.met_others = false;
     }
 
-    /// The change has ended without a commit of the node. Whether it has left something in the store.
-    pub fn failed(&self) -> bool {
+    /// The change has ended without a commit of the node, as far as anybody can tell; `refused`: for certain. Whether it
+    /// has left something in the store.
+    pub fn failed(&self, refused: bool) -> bool {
         let staged = self.state.lock().staged.take();
         if let Some(staged) = staged {
-            self.unstage(staged);
+            self.unstage(staged, refused);
         }
         let mut state = self.state.lock();
         state.met_others = true;
@@ -315,22 +338,9 @@ impl ChunkFile {
             })
             .collect())
     }
-
-    fn fetch(&self, indexes: &[u64]) -> Result<Vec<Option<Stored>>, StoreError> {
-        match indexes {
-            [] => Ok(Vec::new()),
-            _ => self.store().get_many(&indexes.iter().map(|&index| self.key(index)).collect::<Vec<_>>()),
-        }
-    }
-
-    /// How many bytes a chunk has; 0 if it is absent.
-    fn len_of(&self, index: u64) -> Result<u64, StoreError> {
-        let stored = self.store().get(&self.key(index))?;
-        stored.as_ref().map_or(Ok(0), |stored| Ok(bytes_of(stored)?.len() as u64))
-    }
 }
 
-/// The bytes in a chunk.
+/// What a chunk holds.
 fn bytes_of(stored: &Stored) -> Result<&Arc<[u8]>, StoreError> {
     match &*stored.document {
         Document::Chunk(chunk) => Ok(&chunk.bytes),

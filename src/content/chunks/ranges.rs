@@ -110,9 +110,11 @@ impl ChunkFile {
             let short = if first == 0 && end == u64::MAX { 0 } else { self.len_of(last)? };
             let full = self.chunks.shared.chunk_bytes;
             let freed = sectors(full as usize) * (there.len() as i64 - 1) + sectors(short as usize);
+            let objects = self.objects_of(&there)?;
             let commit =
                 there.iter().fold(self.commit(under), |commit, &index| commit.delete(self.key(index)));
             self.store().commit(&commit).map_err(ContentError::from)?;
+            self.discard(objects);
             self.state.lock().tally.change -= freed;
             there.iter().for_each(|&index| self.chunks.shared.cache.forget(self.ino.0, index));
             if !more {

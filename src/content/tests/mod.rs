@@ -8,6 +8,7 @@ mod concurrency;
 mod copy;
 mod directory;
 mod model;
+mod objects;
 mod ranges;
 
 use std::fs;

@@ -1,12 +1,14 @@
 //! Any sequence of operations against a plain array of bytes: over backing files, on hosts with and without the calls that
-//! have a fallback, and over chunks; at the beginning of a file and at the end of the largest one.
+//! have a fallback, over chunks, and over objects; at the beginning of a file and at the end of the largest one.
 
 use proptest::prelude::*;
 
 use super::*;
 use std::sync::Arc;
 
-use crate::content::{Chunks, ContentFile, Contents, MAX_SIZE, View};
+use object_store::memory::InMemory;
+
+use crate::content::{Chunks, ContentFile, Contents, MAX_SIZE, Objects, View};
 use crate::document::{Ino, Key, Version};
 use crate::store::memory::MemoryStore;
 use crate::store::{Commit, Store as _};
@@ -57,30 +59,34 @@ enum Ground {
         dir: tempfile::TempDir,
         able: bool,
     },
-    /// With nodes for both files, of this version.
-    Store(Arc<MemoryStore>, Version),
+    /// With nodes for both files, of this version; and the objects that have the bytes, if the documents have not.
+    Store(Arc<MemoryStore>, Version, Option<Arc<InMemory>>),
 }
 
 impl Ground {
-    fn store() -> Self {
+    fn store(objects: Option<Arc<InMemory>>) -> Self {
         let store = Arc::<MemoryStore>::default();
         let commit = Commit::new().put(Key::Node(Ino(0)), some_node()).put(Key::Node(Ino(1)), some_node());
         let version = store.commit(&commit).unwrap();
-        Self::Store(store, version)
+        Self::Store(store, version, objects)
     }
 
     fn node(&self) -> Version {
         match self {
             Self::Host { .. } => Version(0),
-            Self::Store(_, version) => *version,
+            Self::Store(_, version, _) => *version,
         }
     }
 
     fn open(&self) -> Contents {
         match self {
             Self::Host { dir, able } => open(dir.path(), *able).into(),
-            Self::Store(store, _) => {
-                Chunks::with_chunk_bytes(store.clone(), NonZeroU64::new(SMALL).unwrap()).into()
+            Self::Store(store, _, objects) => {
+                let chunks = Chunks::with_chunk_bytes(store.clone(), NonZeroU64::new(SMALL).unwrap());
+                match objects {
+                    Some(objects) => chunks.in_objects(Objects::in_memory(objects)).into(),
+                    None => chunks.into(),
+                }
             }
         }
     }
@@ -170,7 +176,17 @@ proptest! {
 
     #[test]
     fn chunks_behave_like_arrays(steps in prop::collection::vec(step(), 1..24), far: bool) {
-        behave(&Ground::store(), &steps, far);
+        behave(&Ground::store(None), &steps, far);
+    }
+
+    #[test]
+    fn objects_behave_like_arrays(steps in prop::collection::vec(step(), 1..24), far: bool) {
+        let objects = Arc::new(InMemory::new());
+        let ground = Ground::store(Some(Arc::clone(&objects)));
+        behave(&ground, &steps, far);
+        // Whatever was done, an object is there for each chunk, and no other.
+        let Ground::Store(store, ..) = ground else { unreachable!("it was made as one") };
+        super::objects::assert_no_garbage(&store, &objects);
     }
 }
 

@@ -12,6 +12,7 @@ use super::nodes::ControlNode;
 use crate::document::{Document, Key, Session, SessionId, Stored};
 use crate::lock::{LockError, OperationDocument, Timestamp};
 use crate::namespace::Result;
+use crate::store::Outage;
 use crate::{check, mounts};
 
 /// The text of a control file; none if what it shows is gone.
@@ -119,10 +120,25 @@ pub struct Status {
     /// Since when the store does not answer, and why, if that is so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub away: Option<Away>,
+    /// The object store that has the bytes of large files, if one has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<ObjectsStatus>,
     /// What the lock table has done.
     pub locks: Value,
     /// What the store has done.
     pub documents: Value,
+}
+
+/// An object store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ObjectsStatus {
+    /// Where it is.
+    pub location: String,
+    /// Since when it does not answer, and why, if that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub away: Option<Away>,
+    /// What was asked of it.
+    pub requests: Value,
 }
 
 /// A store that does not answer.
@@ -132,6 +148,13 @@ pub struct Away {
     pub since: Timestamp,
     /// How the last one failed.
     pub cause: String,
+}
+
+impl From<Outage> for Away {
+    fn from(outage: Outage) -> Self {
+        let since = Timestamp::before(outage.since, std::time::Duration::ZERO);
+        Self { since, cause: outage.cause }
+    }
 }
 
 fn status(shared: &Shared) -> Result<Status> {
@@ -155,9 +178,11 @@ fn status(shared: &Shared) -> Result<Status> {
         notices: shared.cache.told(),
         open_inodes: namespace.open_inodes() as u64,
         free_bytes: space.blocks_available.saturating_mul(space.block_size),
-        away: namespace.store().outage().map(|outage| Away {
-            since: Timestamp::before(outage.since, std::time::Duration::ZERO),
-            cause: outage.cause,
+        away: namespace.store().outage().map(Into::into),
+        objects: namespace.contents().objects().map(|objects| ObjectsStatus {
+            location: objects.location().to_owned(),
+            away: objects.outage().map(Into::into),
+            requests: json!(objects.counters()),
         }),
         locks: json!(namespace.locks().counters()),
         documents: json!(namespace.store().counters()),

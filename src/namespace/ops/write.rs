@@ -15,7 +15,7 @@ use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regu
 use crate::namespace::gate::Pass;
 use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::{Namespace, NamespaceError, Result, privilege_bits};
-use crate::store::{Commit, NodeRef};
+use crate::store::{Commit, NodeRef, StoreError};
 
 use super::read::regular;
 
@@ -183,9 +183,13 @@ impl Namespace {
             file.named(version);
             Ok(privileges)
         });
-        committed.inspect_err(|_| {
+        committed.inspect_err(|error| {
             io.trimmed = false;
-            if !file.failed() {
+            let refused = matches!(
+                error,
+                NamespaceError::Conflict(_) | NamespaceError::Store(StoreError::Fenced | StoreError::NoSpace)
+            );
+            if !file.failed(refused) {
                 return;
             }
             let undone = if place.is_apart() {

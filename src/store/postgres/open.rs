@@ -16,8 +16,12 @@ use crate::store::stopped::Stopped;
 use crate::store::{Commit, CommitError, Reader as _, Store as _, StoreError};
 
 /// What makes each version of the schema out of the one before. None is ever altered: only appended to.
-const MIGRATIONS: [&str; 3] =
-    [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("locks.sql")];
+const MIGRATIONS: [&str; 4] = [
+    include_str!("schema.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("locks.sql"),
+    include_str!("content.sql"),
+];
 
 const STATE: &str =
     "SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes')";

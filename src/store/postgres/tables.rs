@@ -21,8 +21,8 @@ const NODE: [&str; 22] = [
     "kind", "mode", "uid", "gid", "nlink", "atime", "atime_ns", "mtime", "mtime_ns", "ctime", "ctime_ns",
     "btime", "btime_ns", "xattrs", "size", "blocks", "place", "parent", "name", "children", "target", "rdev",
 ];
-const VOLUME: [&str; 8] =
-    ["format", "id", "locking", "created", "created_ns", "next_ino", "epoch", "inline_max"];
+const VOLUME: [&str; 9] =
+    ["format", "id", "locking", "created", "created_ns", "next_ino", "epoch", "inline_max", "content"];
 const SESSION: [&str; 13] = [
     "host",
     "boot_id",

@@ -73,6 +73,9 @@ pub(super) fn write(document: &Document) -> Fields {
                 .text("next_ino", volume.next_ino)
                 .text("epoch", volume.epoch)
                 .text("inline_max", volume.inline_max);
+            if let Some(content) = &volume.content {
+                fields.text("content", content);
+            }
         }
         Document::Node(node) => write_node(&mut fields, node),
         Document::Content(content) => {
@@ -187,6 +190,7 @@ pub(super) fn read(key: &Key, fields: &[(Vec<u8>, Vec<u8>)]) -> Result<Stored, S
             next_ino: fields.number("next_ino")?,
             epoch: fields.number("epoch")?,
             inline_max: fields.number("inline_max")?,
+            content: fields.find("content").map(|_| fields.text("content").map(str::to_owned)).transpose()?,
         }),
         Kind::Node => Document::Node(read_node(&fields)?),
         Kind::Entry => return Err("an entry is no hash".to_owned()),

@@ -141,7 +141,7 @@ fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_has() {
     server.psql(
         "lockwood",
         "SET search_path = old; DROP VIEW advisory_lock; DROP TABLE advisory; \
-         ALTER TABLE session DROP COLUMN locks; \
+         ALTER TABLE session DROP COLUMN locks; ALTER TABLE volume DROP COLUMN content; \
          DELETE FROM schema_version WHERE version > 1",
     );
     let store = open(&server.url("old"));
@@ -150,7 +150,7 @@ fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_has() {
     store.commit(&Commit::new().put(Key::Advisory(Ino(7)), locks)).unwrap();
     store.close();
     open(&server.url("old")).close();
-    assert_eq!(server.psql("lockwood", "SELECT count(*), max(version) FROM old.schema_version"), "3|3");
+    assert_eq!(server.psql("lockwood", "SELECT count(*), max(version) FROM old.schema_version"), "4|4");
 }
 
 fn volume(server: &PostgresServer) -> Document {

@@ -1,0 +1,42 @@
+//! Objects that a session has put and that nothing names: what is left where it died between putting one and naming it, or
+//! between letting go of one and removing it.
+//!
+//! A session that has ended names nothing any more: every commit checks its session. So what it has not named by then is
+//! garbage, however young; and what a living one has put is left alone.
+
+use std::collections::VecDeque;
+
+use super::{Chunks, bytes_of};
+use crate::content::error::ContentError;
+use crate::document::{Ino, Key, ObjectRef, SessionId};
+
+/// As many chunks are looked at in one request.
+const CHUNKS_LOOKED_AT: usize = 256;
+
+impl Chunks {
+    /// Removes the objects that `session` has put and that nothing names, and returns how many. The session has ended: it
+    /// was recovered, or is gone.
+    ///
+    /// # Errors
+    /// The store's, or the object store's.
+    pub fn collect_of(&self, session: SessionId) -> Result<u64, ContentError> {
+        let Some(objects) = self.objects() else { return Ok(0) };
+        let mut found = VecDeque::new();
+        objects.list_of(Some(session), &mut |object| found.push_back(object))?;
+        let mut removed = 0;
+        while !found.is_empty() {
+            let page: Vec<_> = found.drain(..found.len().min(CHUNKS_LOOKED_AT)).collect();
+            let keys: Vec<Key> =
+                page.iter().map(|object| Key::Chunk(Ino(object.made.ino), object.made.index)).collect();
+            for (object, stored) in page.into_iter().zip(self.shared.store.get_many(&keys)?) {
+                let named = stored.as_ref().map(bytes_of).transpose()?.map(|bytes| ObjectRef::decode(bytes));
+                // What cannot be told may be named.
+                if named.is_none_or(|named| named.is_ok_and(|named| named.object != object.name)) {
+                    objects.remove(&object.name)?;
+                    removed += 1;
+                }
+            }
+        }
+        Ok(removed)
+    }
+}
