@@ -10,4 +10,6 @@ mod advisory;
 mod postgres;
 #[allow(dead_code, reason = "its other users need the rest")]
 mod redis_server;
+mod recovery;
 mod redlock;
+mod tls;

@@ -32,6 +32,13 @@ pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     })?;
     if let Some(status) = daemon.filter(|_| !arguments.lazy) {
         wait_for_end(&status)?;
+        if let Some(away) = status.away {
+            eprintln!(
+                "lockwood: unmounted; the store does not answer since {} ({}). What session {} held is let go by other mounts \
+                 after its lease, or by: lockwood recover '{}'",
+                away.since, away.cause, status.session, status.store
+            );
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
