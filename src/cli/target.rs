@@ -14,10 +14,10 @@ use crate::lock::shared::{Settings as LockSettings, lock_documents};
 use crate::lock::{LockDocument, LockError, redlock};
 use crate::mounts;
 use crate::namespace::{self, AdvisoryLocks, Outsider};
+use crate::store::Store;
 use crate::store::cells::documents::DocumentCells;
 use crate::store::embedded::layout::Layout;
 use crate::store::embedded::owner;
-use crate::store::Store;
 use crate::store::engine::{self, EngineOptions, is_engine};
 
 /// A mount or a store.

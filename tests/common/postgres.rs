@@ -185,7 +185,11 @@ impl PostgresServer {
         // The server takes it over soon.
         let begun = Instant::now();
         while self.psql("lockwood", "SHOW ssl") != "on" {
-            assert!(begun.elapsed().as_secs() < 60, "it does not offer TLS: {}", fs::read_to_string(self.log()).unwrap());
+            assert!(
+                begun.elapsed().as_secs() < 60,
+                "it does not offer TLS: {}",
+                fs::read_to_string(self.log()).unwrap()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -8,8 +8,8 @@ mod common;
 
 mod advisory;
 mod postgres;
+mod recovery;
 #[allow(dead_code, reason = "its other users need the rest")]
 mod redis_server;
-mod recovery;
 mod redlock;
 mod tls;

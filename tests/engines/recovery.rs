@@ -3,8 +3,9 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::path::PathBuf;
-use std::process::Command;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
@@ -13,7 +14,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::locker::Locker;
-use crate::common::{BINARY, Held, Mounted, Ran, can_mount, is_alive, lockwood, mount_entry, run, signal, until};
+use crate::common::{
+    BINARY, Held, Mounted, Ran, can_mount, is_alive, lockwood, mount_entry, run, signal, until, wait,
+};
 use crate::postgres::server::PostgresServer;
 use crate::redis_server::RedisServer;
 
@@ -110,18 +113,56 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
+/// A process that has a file open which has no name. Not this one: every program that it started would close the file first,
+/// and wait for a daemon that stands still.
+struct Open(Child);
+
+impl Open {
+    fn unlinked(path: &Path) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"exec 3>"$0" && rm "$0" && echo open && read end"#]).arg(path);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut answer = [0; 5];
+        child.stdout.as_mut().unwrap().read_exact(&mut answer).unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ended = wait(&mut self.0, Duration::from_secs(10));
+    }
+}
+
+/// A process that stands still until this is dropped.
+struct Still(u32);
+
+impl Still {
+    fn stands(pid: u32) -> Self {
+        signal(pid, Signal::STOP);
+        Self(pid)
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        signal(self.0, Signal::CONT);
+    }
+}
+
 /// What a session leaves that ends badly: a tree lock, advisory locks, and a file that is open and has no name.
-fn hold_everything(lonely: &Lonely) -> (Held, Locker, File) {
+fn hold_everything(lonely: &Lonely) -> (Held, Locker, Open) {
     let held = Held::exclusive(&lonely.at("a/b"));
     let mut locker = Locker::at(&lonely.at("f"));
     assert_eq!(locker.ask("flock a ex"), "ok");
     assert_eq!(locker.ask("fcntl a wr 3 4"), "ok");
-    let open = File::create_new(lonely.at("gone")).unwrap();
-    fs::remove_file(lonely.at("gone")).unwrap();
+    let open = Open::unlinked(&lonely.at("gone"));
     // Both kinds of locks are to be seen, by the mount and by the URL alike.
     for target in [lonely.url.clone(), lonely.point().to_str().unwrap().to_owned()] {
         let all = json(&lockwood(["locks", &target, "--advisory", "--json"]).ok());
-        let types: Vec<_> = all.as_array().unwrap().iter().map(|lock| lock["type"].as_str().unwrap()).collect();
+        let types: Vec<_> =
+            all.as_array().unwrap().iter().map(|lock| lock["type"].as_str().unwrap()).collect();
         assert_eq!(types, ["tree", "tree", "advisory"], "{all}");
         assert_eq!(all[2]["locks"].as_array().unwrap().len(), 2, "{all}");
         let words = lockwood(["locks", &target, "--advisory"]).ok();
@@ -169,14 +210,14 @@ fn recover_by_url(mut lonely: Lonely) {
     // It stands still: it is waited for, for a lease, and comes too late.
     let session = lonely.mount();
     let left = hold_everything(&lonely);
-    signal(lonely.daemon(), Signal::STOP);
+    let still = Still::stands(lonely.daemon());
     let begun = Instant::now();
     let told = lonely.recover(&["--json"]);
     assert!(begun.elapsed() >= LEASE, "{:?}", begun.elapsed());
     assert!(told.stderr.contains("watching for a heartbeat"), "{}", told.stderr);
     assert_everything_was_let_go(&json(&told.ok()), &session);
     lonely.nothing_is_left();
-    signal(lonely.daemon(), Signal::CONT);
+    drop(still);
     assert_eq!(fs::create_dir(lonely.at("late")).unwrap_err().raw_os_error(), Some(libc::EIO));
     drop(left);
     until("the mount can go", || lockwood([OsStr::new("umount"), lonely.point().as_os_str()]).code == 0);
@@ -227,7 +268,11 @@ fn unmount_without_the_server(lonely: Lonely, die: impl FnOnce(), rise: impl FnO
     let unmounted = lockwood([OsStr::new("umount"), lonely.point().as_os_str()]);
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     assert_eq!(unmounted.code, 0, "{}", unmounted.stderr);
-    assert!(unmounted.stderr.contains("does not answer") && unmounted.stderr.contains(&session), "{}", unmounted.stderr);
+    assert!(
+        unmounted.stderr.contains("does not answer") && unmounted.stderr.contains(&session),
+        "{}",
+        unmounted.stderr
+    );
     assert!(mount_entry(&lonely.point()).is_none() && !is_alive(lonely.daemon()));
     rise();
     assert!(lonely.recover(&[]).ok().contains(&format!("session {session} (")));

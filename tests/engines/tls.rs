@@ -62,7 +62,8 @@ fn redis_is_believed_by_the_right_authority_alone() {
     let Some(certificates) = Certificates::make() else { return };
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let [certificate, key] = ["server.pem", "server.key"].map(|name| certificates.path(name));
-    let words = ["--appendonly", "yes", "--tls-auth-clients", "no", "--tls-port", &port.to_string()].map(str::to_owned);
+    let words = ["--appendonly", "yes", "--tls-auth-clients", "no", "--tls-port", &port.to_string()]
+        .map(str::to_owned);
     let files = ["--tls-cert-file", certificate.to_str().unwrap(), "--tls-key-file", key.to_str().unwrap()];
     let words: Vec<&str> = words.iter().map(String::as_str).chain(files).collect();
     let Some(_server) = RedisServer::start_with(&words) else { return };
@@ -75,7 +76,9 @@ fn redis_is_believed_by_the_right_authority_alone() {
     assert!(lockwood(&["status", &url], &other).refused().contains("certificate"));
     let refused = lockwood(&["status", &format!("rediss://localhost:{port}")], &trusted).refused();
     assert!(refused.contains("certificate"), "{refused}");
-    assert!(lockwood(&["status", &format!("redis://127.0.0.1:{port}")], &trusted).refused().contains("rediss://"));
+    assert!(
+        lockwood(&["status", &format!("redis://127.0.0.1:{port}")], &trusted).refused().contains("rediss://")
+    );
 }
 
 #[test]

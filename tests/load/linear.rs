@@ -87,7 +87,9 @@ fn options() -> Res<Option<Options>> {
     };
     args.finish()?;
     if options.mounts.len() < 2 || options.histories == 0 || options.at_once == 0 {
-        return Err("two --mount DIR at least, and --histories and --at-once of at least 1; see --help".into());
+        return Err(
+            "two --mount DIR at least, and --histories and --at-once of at least 1; see --help".into()
+        );
     }
     Ok(Some(options))
 }

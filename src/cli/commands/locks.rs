@@ -104,7 +104,8 @@ fn advisory(target: &Target) -> Result<Vec<AdvisoryLocks>, Failure> {
     Ok(match target {
         Target::Mount(mount_point) => {
             let text = read_control(mount_point, "advisory.json")?;
-            let old = "the daemon of this mount is older than this command and does not tell of advisory locks";
+            let old =
+                "the daemon of this mount is older than this command and does not tell of advisory locks";
             serde_json::from_str(&text.ok_or(old)?)?
         }
         Target::Shared(volume) => volume.advisory()?,

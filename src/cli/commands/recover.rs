@@ -112,7 +112,9 @@ fn watch(outsider: &Outsider, only: Option<SessionId>) -> Result<Report, Failure
         let bar = bar.get_or_insert_with(|| {
             let (count, lease) = (waiting.len(), longest as f64 / 1000.0);
             let sessions = if count == 1 { "session" } else { "sessions" };
-            eprintln!("lockwood: {count} {sessions} may live: watching for a heartbeat, for a lease ({lease} s)");
+            eprintln!(
+                "lockwood: {count} {sessions} may live: watching for a heartbeat, for a lease ({lease} s)"
+            );
             countdown("watching for heartbeats", Duration::from_millis(longest))
         });
         let pause = (Duration::from_millis(shortest) / LOOKS_PER_LEASE).max(PAUSE_MIN);

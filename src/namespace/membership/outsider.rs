@@ -145,7 +145,8 @@ impl Outsider {
         // It is fenced, so it takes nothing more: what is found here is what is let go.
         let operations = self.operations_of(dead)?;
         let (advisory_locks, files) = (self.advisory_locks_of(dead)?, self.files_of(dead)?);
-        let settled = self.recoverer.recover(dead, &|dead| collect_of(&*self.store, &self.collector, dead))?;
+        let settled =
+            self.recoverer.recover(dead, &|dead| collect_of(&*self.store, &self.collector, dead))?;
         drop_locks(self.redlock.as_ref(), dead);
         self.store.sync()?;
         alive::forget(dead);

@@ -26,7 +26,9 @@ pub(super) fn lagging(events: &[Event], hosts: usize, lag_ns: u64) -> Vec<Event>
         })
     };
     let weaker = |event: &Event| match (event.call, event.outcome) {
-        (Call::Rename(..) | Call::Exchange(..), Outcome::Done) if changes(event) && moved_by_another(event) => {
+        (Call::Rename(..) | Call::Exchange(..), Outcome::Done)
+            if changes(event) && moved_by_another(event) =>
+        {
             Event { outcome: Outcome::DoneOrNot, ..event.clone() }
         }
         _ if changes(event) => event.clone(),

@@ -108,7 +108,10 @@ fn between_hosts_a_look_may_be_old_by_the_bound_and_a_change_may_not() {
     assert!(!explained(&[made.clone(), look(0, 50)]));
     assert!(!explained(&[made.clone(), look(2, 50)]), "another thread of the same host");
     // Nobody sees what is not there yet, nor refuses for what is long gone.
-    assert!(!explained(&[event(1, 0, 9, Call::Look(name), Directory), event(0, 10, 20, Call::Mkdir(name), Done)]));
+    assert!(!explained(&[
+        event(1, 0, 9, Call::Look(name), Directory),
+        event(0, 10, 20, Call::Mkdir(name), Done)
+    ]));
     let gone = [made.clone(), event(0, 20, 30, Call::Rmdir(name), Done)];
     let refused = |begun| event(1, begun, begun + 1, Call::Mkdir(name), Exists);
     assert!(explained(&[&gone[..], &[refused(120)]].concat()));

@@ -86,10 +86,8 @@ impl Call {
 
     /// Whether the call has changed something, if that was its outcome.
     pub(super) fn changes(self, outcome: Outcome) -> bool {
-        let done = matches!(
-            outcome,
-            Outcome::Done | Outcome::File(_) | Outcome::DoneOrMet | Outcome::DoneOrNot
-        );
+        let done =
+            matches!(outcome, Outcome::Done | Outcome::File(_) | Outcome::DoneOrMet | Outcome::DoneOrNot);
         done && match self {
             Self::Look(_) | Self::GetMode => false,
             Self::Rename(from, to) | Self::Exchange(from, to) => from != to,

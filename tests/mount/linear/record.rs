@@ -103,8 +103,12 @@ impl Stage {
             stage.views.push(loop {
                 match View::open(&point.join(name)) {
                     Ok(view) => break view,
-                    Err(_) if stamps.origin.elapsed() < within => std::thread::sleep(Duration::from_millis(5)),
-                    Err(error) => panic!("{name} is not found at {} after {within:?}: {error}", point.display()),
+                    Err(_) if stamps.origin.elapsed() < within => {
+                        std::thread::sleep(Duration::from_millis(5))
+                    }
+                    Err(error) => {
+                        panic!("{name} is not found at {} after {within:?}: {error}", point.display())
+                    }
                 }
             });
         }

@@ -45,7 +45,9 @@ fn descend(
     // What only looks, and may look now, hinders nobody: no other choice has to be tried.
     let look = left().find(|at| {
         let Event { call, outcome, .. } = events[*at];
-        may_be_next(&events[*at]) && !call.changes(outcome) && tree.after(call, outcome).as_ref() == Some(tree)
+        may_be_next(&events[*at])
+            && !call.changes(outcome)
+            && tree.after(call, outcome).as_ref() == Some(tree)
     });
     if let Some(at) = look {
         order.push(at);
@@ -82,7 +84,14 @@ pub(super) fn show(events: &[Event]) -> String {
     sorted.sort_by_key(|event| event.begun);
     let line = |e: &&Event| {
         let us = |stamp: u64| stamp / 1000;
-        format!("  {:>7}-{:<7} us thread {}: {:?} -> {:?}\n", us(e.begun), us(e.ended), e.thread, e.call, e.outcome)
+        format!(
+            "  {:>7}-{:<7} us thread {}: {:?} -> {:?}\n",
+            us(e.begun),
+            us(e.ended),
+            e.thread,
+            e.call,
+            e.outcome
+        )
     };
     sorted.iter().map(line).collect()
 }
