@@ -183,8 +183,8 @@ pub(super) struct Locks {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(value_parser = interval)]
     pub(super) watch: Option<std::time::Duration>,
-    /// Show the locks that programs hold on files too (flock, fcntl), where many mounts share them; a file by its inode, which
-    /// `find DIR -inum INODE` finds. In JSON each element then has a type, `tree` or `advisory`
+    /// Show the locks that programs hold on files too (flock, fcntl), where many mounts share them; a file by its inode,
+    /// which `find DIR -inum INODE` finds. In JSON each element then has a type, `tree` or `advisory`
     #[arg(long)]
     pub(super) advisory: bool,
     /// Print the lock documents as a JSON array; with --watch, one line a look
@@ -241,8 +241,8 @@ pub(super) struct Break {
 /// The mounts of a volume that many hosts share do this for each other; this is for when none is left, from any host. It
 /// watches the heartbeats of all sessions. One whose heartbeat stands still for a whole lease, or whose process was of this
 /// host and is gone, is declared dead and cleaned up after: its locks are released, also those of programs (flock, fcntl),
-/// and what it had open without a name is removed. A session that shows that it lives is left alone. Whoever can open the URL
-/// may do this; a password as for `mount`. A store in a directory that nobody has mounted is recovered as the next mount
+/// and what it had open without a name is removed. A session that shows that it lives is left alone. Whoever can open the
+/// URL may do this; a password as for `mount`. A store in a directory that nobody has mounted is recovered as the next mount
 /// would do it. Exits with 0 if nothing dead is left; with 1 if SESSION lives or is not there, or if something failed.
 #[derive(Debug, Args)]
 #[command(after_help = "\

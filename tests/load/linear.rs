@@ -1,5 +1,5 @@
-//! Histories of several hosts that change and look at the same names at once, each of which must be explained by one order of
-//! the changes: what is promised between hosts, as `tests/mount/linear/lag.rs` puts it. `scripts/hosts` mounts the tree.
+//! Histories of several hosts that change and look at the same names at once, each of which must be explained by one order
+//! of the changes: what is promised between hosts, as `tests/mount/linear/lag.rs` puts it. `scripts/hosts` mounts the tree.
 //!
 //! The recorder, the sequential tree and the search are those of `tests/mount/linear`. Many histories run at once, each in a
 //! directory of its own, since most of the time is spent in pauses that make them longer than the bound.

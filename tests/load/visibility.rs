@@ -3,10 +3,10 @@
 //! What is hard:
 //!
 //! 1. A host that never looked has nothing old to show. So every host looks all the time, from before the change is made.
-//! 2. A machine that is busy does not let a watcher look. What is judged is how long the *old* was still shown: until the last
-//!    look, begun after the change had returned, that showed it. A watcher that did not run has shown nothing.
-//! 3. Close-to-open is stricter: who opens a file after a close has returned reads what was written, without any delay. That is
-//!    held to with `--close-to-open`.
+//! 2. A machine that is busy does not let a watcher look. What is judged is how long the *old* was still shown: until the
+//!    last look, begun after the change had returned, that showed it. A watcher that did not run has shown nothing.
+//! 3. Close-to-open is stricter: who opens a file after a close has returned reads what was written, without any delay.
+//!    That is held to with `--close-to-open`.
 
 #![allow(clippy::disallowed_methods)] // A program outside of the library: it may have a clock of its own.
 

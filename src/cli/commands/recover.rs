@@ -1,7 +1,7 @@
 //! `lockwood recover`: cleans up after dead sessions where no mount does it.
 //!
-//! On a volume that many hosts share, by the steps of a surviving mount, with none there. A store in a directory is recovered
-//! as the next mount of it would.
+//! On a volume that many hosts share, by the steps of a surviving mount, with none there. A store in a directory is
+//! recovered as the next mount of it would.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -33,16 +33,17 @@ pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     // Nothing can be looked up in a mount whose store is away, once what its kernel remembers is too old.
     if let Some(Err(error)) = &daemon {
         eprintln!(
-            "lockwood: unmounted; the mount did not say who serves it ({error}), so nobody waits for the end of that. If its store \
-             is away, what its session held is let go by other mounts after its lease, or by: lockwood recover URL"
+            "lockwood: unmounted; the mount did not say who serves it ({error}), so nobody waits for the end of \
+             that. If its store is away, what its session held is let go by other mounts \
+             after its lease, or by: lockwood recover URL"
         );
     }
     if let Some(Ok(Some(status))) = daemon {
         wait_for_end(&status)?;
         if let Some(away) = status.away {
             eprintln!(
-                "lockwood: unmounted; the store does not answer since {} ({}). What session {} held is let go by other mounts \
-                 after its lease, or by: lockwood recover '{}'",
+                "lockwood: unmounted; the store does not answer since {} ({}). What session {} held is let go by \
+                 other mounts after its lease, or by: lockwood recover '{}'",
                 away.since, away.cause, status.session, status.store
             );
         }

@@ -64,8 +64,8 @@ pub struct FencedSession {
     pub before: bool,
     /// Nothing is left of it to be cleaned up.
     pub recovered: bool,
-    /// On a volume that many hosts share: its operations, whose locks are released. What they had changed when the fence came
-    /// stays; they change nothing more.
+    /// On a volume that many hosts share: its operations, whose locks are released. What they had changed when the fence
+    /// came stays; they change nothing more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub released: Vec<OperationDocument>,
 }

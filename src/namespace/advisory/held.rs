@@ -82,8 +82,8 @@ impl Namespace {
         }
     }
 
-    /// The advisory locks of all files that have any. A mount that is alone on its store has none to tell of: its kernel keeps
-    /// them.
+    /// The advisory locks of all files that have any. A mount that is alone on its store has none to tell of: its kernel
+    /// keeps them.
     ///
     /// # Errors
     /// The store's.

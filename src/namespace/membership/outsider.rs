@@ -114,8 +114,8 @@ impl Outsider {
     }
 
     /// Reads all sessions, or the one that is named, and fences those that may be: whose heartbeat has stood still for a
-    /// lease in the eyes of `observer`, or whose process was of this host and is gone. To be called again, four times a lease
-    /// or more often, with the same `observer`.
+    /// lease in the eyes of `observer`, or whose process was of this host and is gone. To be called again, four times a
+    /// lease or more often, with the same `observer`.
     ///
     /// # Errors
     /// The store's.

@@ -1,4 +1,5 @@
-//! What is promised between hosts, as a weaker history: what a host shows may be old, by a bound; what changes the tree may not.
+//! What is promised between hosts, as a weaker history: what a host shows may be old, by a bound; what changes the tree
+//! may not.
 //!
 //! 1. A call that has changed something did so at one instant between its call and its return, in one order for all hosts:
 //!    the server makes it, or refuses it, on what is true.
@@ -6,15 +7,15 @@
 //!    at some instant between `lag` before it was called and its return. Never of one that came later, and never of one that
 //!    lay before a change which the same host had made at that place and which had returned: a host sees its own changes.
 //!
-//! It follows that nothing is held to be seen in one order on two hosts within the bound. A rename is judged by Linux by what
-//! it knows of both names: where that is old, and names one inode twice, it calls the rename done and asks nobody
+//! It follows that nothing is held to be seen in one order on two hosts within the bound. A rename is judged by Linux by
+//! what it knows of both names: where that is old, and names one inode twice, it calls the rename done and asks nobody
 //! ([`Outcome::DoneOrNot`]), if another host moved something to or from there within the bound.
 
 use super::model::{Call, Outcome};
 use super::search::Event;
 
-/// The history that is to be explained: with the looks as early as they may have been. `hosts`: how many; thread N is on host
-/// N modulo `hosts`. `lag_ns` as the stamps are.
+/// The history that is to be explained: with the looks as early as they may have been. `hosts`: how many; thread N is on
+/// host N modulo `hosts`. `lag_ns` as the stamps are.
 pub(super) fn lagging(events: &[Event], hosts: usize, lag_ns: u64) -> Vec<Event> {
     let earliest = |event: &Event| event.begun.saturating_sub(lag_ns);
     let moved_by_another = |event: &Event| {

@@ -1,4 +1,5 @@
-//! Recording: threads that make random calls through different mounts, stamped by one shared clock: nanoseconds, no two alike.
+//! Recording: threads that make random calls through different mounts, stamped by one shared clock: nanoseconds, no two
+//! alike.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
