@@ -32,6 +32,11 @@ pub trait Clock: Send + Sync {
     /// Blocks the caller for about this long.
     fn sleep(&self, duration: Duration);
 
+    /// Whether those who wait by this clock are to come to an end: nobody asks again what has failed.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// What people are shown as the time; never used to decide anything. A clock that is not the machine's began in 1970.
     fn wall_clock(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + self.now()

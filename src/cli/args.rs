@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
-use crate::document::Locking;
+use crate::document::{Locking, SessionId};
 
 /// A filesystem whose tree is stored as documents, in which every rename takes tree locks that anyone can read.
 #[derive(Debug, Parser)]
@@ -16,6 +16,7 @@ Examples:
   lockwood mount /var/lib/tree /mnt/tree   mount it
   lockwood locks /mnt/tree                 who holds what, since when, and why
   lockwood break /mnt/tree /projects       what to do when that does not end
+  lockwood recover redis://db/0            clean up after hosts that died, with no mount there
   lockwood umount /mnt/tree
 
 As mount(8) calls it: lockwood STORE MOUNTPOINT -o OPTIONS
@@ -33,6 +34,7 @@ pub(super) enum Verb {
     Locks(Locks),
     Lock(Lock),
     Break(Break),
+    Recover(Recover),
     Sessions(Sessions),
     Get(Get),
     Check(Check),
@@ -174,6 +176,7 @@ Examples:
   lockwood locks /mnt/tree
   lockwood locks /mnt/tree --tree --watch
   lockwood locks /mnt/tree --watch=0.5 > locks.log
+  lockwood locks redis://db.example/0 --advisory
   lockwood locks /mnt/tree --json | jq '.[] | select(.waiters != [])'")]
 pub(super) struct Locks {
     /// A mount point, a store, or the URL of a volume on a shared engine
@@ -185,6 +188,10 @@ pub(super) struct Locks {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(value_parser = interval)]
     pub(super) watch: Option<std::time::Duration>,
+    /// Show the locks that programs hold on files too (flock, fcntl), where many mounts share them; a file by its inode,
+    /// which `find DIR -inum INODE` finds. In JSON each element then has a type, `tree` or `advisory`
+    #[arg(long)]
+    pub(super) advisory: bool,
     /// Print the lock documents as a JSON array; with --watch, one line a look
     #[arg(long)]
     pub(super) json: bool,
@@ -205,17 +212,20 @@ pub(super) struct Sessions {
 ///
 /// The operations that hold the lock are fenced first and their locks released then, so nothing of them takes effect
 /// afterwards; what they had done before stays, and the output says which it was. A session that is fenced changes nothing
-/// any more; its mount can be read, and is to be unmounted and mounted again. Only root and the user who mounted may do
-/// this. Exits with 1, and changes nothing, if there is no such lock or session, or if it is live and --force is missing.
+/// any more; its mount can be read, and is to be unmounted and mounted again. Through a mount only root and the user who
+/// mounted may do this. On a volume that many hosts share it needs no mount: whoever can open the URL may break. Locks are
+/// broken there by fencing the sessions that hold them (--session). Exits with 1, and changes nothing, if there is no such
+/// lock or session, or if it is live and --force is missing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockwood break /mnt/tree /clinton/projects            says who holds the lock, and what --force would do
   lockwood break /mnt/tree %2Fclinton%2Fprojects --force
   lockwood break /mnt/tree /clinton --session --force   fences the sessions that hold it
-  lockwood break /mnt/tree b5320b61504c29ad --force     fences this session")]
+  lockwood break /mnt/tree b5320b61504c29ad --force     fences this session
+  lockwood break redis://db/0 b5320b61504c29ad --force  the same, from any host")]
 pub(super) struct Break {
-    /// A mount point
+    /// A mount point, or the URL of a volume on a shared engine
     pub(super) target: PathBuf,
     /// A path in the volume, the id of its lock, or the id of a session
     #[arg(value_name = "LOCK-OR-SESSION")]
@@ -227,6 +237,32 @@ pub(super) struct Break {
     #[arg(long)]
     pub(super) session: bool,
     /// Print what was broken as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Recover what dead sessions left, where no mount does it.
+///
+/// The mounts of a volume that many hosts share do this for each other; this is for when none is left, from any host. It
+/// watches the heartbeats of all sessions. One whose heartbeat stands still for a whole lease, or whose process was of this
+/// host and is gone, is declared dead and cleaned up after: its locks are released, also those of programs (flock, fcntl),
+/// and what it had open without a name is removed. A session that shows that it lives is left alone. Whoever can open the
+/// URL may do this; a password as for `mount`. A store in a directory that nobody has mounted is recovered as the next mount
+/// would do it. Exits with 0 if nothing dead is left; with 1 if SESSION lives or is not there, or if something failed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockwood recover 'postgres://lockwood@db.example/lockwood'
+  lockwood recover redis://db.example/0 b5320b61504c29ad    this session alone
+  lockwood recover /mnt/tree                                the volume that is mounted there
+  lockwood recover /var/lib/tree                            a store that nobody has mounted
+  lockwood recover redis://db.example/0 --json | jq '.recovered[].session.host'")]
+pub(super) struct Recover {
+    /// The URL of a volume on a shared engine, a mount point, or a store
+    pub(super) target: PathBuf,
+    /// Only this session
+    pub(super) session: Option<SessionId>,
+    /// Print what was done as JSON: `recovered` and `live`
     #[arg(long)]
     pub(super) json: bool,
 }

@@ -37,6 +37,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Locks(locks) => commands::locks::run(locks),
         Verb::Lock(lock) => commands::lock::run(lock),
         Verb::Break(arguments) => commands::breaking::run(arguments),
+        Verb::Recover(recover) => commands::recover::run(recover),
         Verb::Sessions(sessions) => commands::sessions::run(sessions),
         Verb::Get(get) => commands::get::run(get),
         Verb::Check(check) => commands::check::run(check),

@@ -50,6 +50,16 @@ pub(super) fn age(since: Timestamp) -> String {
     format!("{}.{:03} s", milliseconds / 1000, milliseconds % 1000)
 }
 
+/// A wait whose end is known, on standard error; shown on a terminal only. Its position is in milliseconds.
+pub(super) fn countdown(message: &'static str, whole: Duration) -> ProgressBar {
+    let length = u64::try_from(whole.as_millis()).unwrap_or(u64::MAX);
+    let bar = ProgressBar::new(length).with_message(message);
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
 /// Something to look at while it takes long; shown on a terminal only.
 pub(super) fn spinner(message: String) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(message);

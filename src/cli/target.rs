@@ -6,17 +6,19 @@ use std::{fmt, io};
 
 use super::place::{PATIENCE, Place};
 use super::{Failure, lock_servers};
-use crate::document::{Document, Kind, Session, SessionState, Volume};
-use crate::fuse::control;
+use crate::content::{Chunks, Contents};
+use crate::document::Volume;
+use crate::fuse::control::{self, Status};
 use crate::fuse::mount::FS_TYPE;
 use crate::lock::shared::{Settings as LockSettings, lock_documents};
-use crate::lock::{LockDocument, redlock};
+use crate::lock::{LockDocument, LockError, redlock};
 use crate::mounts;
+use crate::namespace::{self, AdvisoryLocks, Outsider};
+use crate::store::Store;
 use crate::store::cells::documents::DocumentCells;
 use crate::store::embedded::layout::Layout;
 use crate::store::embedded::owner;
-use crate::store::engine::{self, EngineOptions};
-use crate::store::{Range, Store, StoreError, for_each};
+use crate::store::engine::{self, EngineOptions, is_engine};
 
 /// A mount or a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +58,13 @@ impl Target {
 }
 
 impl SharedVolume {
+    /// What is mounted at a mount point, if that is a volume that many hosts share.
+    pub(super) fn mounted_at(mount_point: &Path) -> Result<Option<Self>, Failure> {
+        let status = read_control(mount_point, "status")?.ok_or("the daemon of this mount has no status")?;
+        let Status { store, .. } = serde_json::from_str(&status)?;
+        Ok(is_engine(&store).then(|| Place::parse(store.as_ref())).transpose()?.map(Self))
+    }
+
     /// Opens the volume, as one of many who read it.
     pub(super) fn open(&self) -> Result<(Arc<dyn Store>, Volume), Failure> {
         let Place::Engine { url, password } = &self.0 else { return Err("no URL".into()) };
@@ -66,28 +75,36 @@ impl SharedVolume {
     /// The lock documents of this moment, in the global order. Damaged ones are named on standard error.
     pub(super) fn locks(&self) -> Result<Vec<LockDocument>, Failure> {
         let (store, volume) = self.open()?;
-        let all = match locks_at(&*store)? {
+        let all = match namespace::lock_servers(&*store)? {
             Some(servers) => redlock::lock_documents(&*lock_servers::parse_to_look(&servers)?, &volume.id)?,
             None => lock_documents(&DocumentCells::new(store), LockSettings::default().id_bytes_max)?,
         };
-        let readable =
-            |document: Result<LockDocument, _>| document.inspect_err(|e| eprintln!("lockwood: {e}")).ok();
-        Ok(all.into_iter().filter_map(readable).collect())
+        Ok(readable(all))
+    }
+
+    /// The advisory locks of this moment.
+    pub(super) fn advisory(&self) -> Result<Vec<AdvisoryLocks>, Failure> {
+        Ok(namespace::advisory_of_all(&*self.open()?.0)?)
+    }
+
+    /// Somebody who can fence its sessions and clean up after them.
+    pub(super) fn outsider(&self) -> Result<Outsider, Failure> {
+        let (store, volume) = self.open()?;
+        let servers = namespace::lock_servers(&*store)?;
+        let servers = servers.map(|servers| lock_servers::parse_to_look(&servers)).transpose()?;
+        let contents = Contents::shared(Arc::clone(&store), &volume, PATIENCE).unwrap_or_else(|error| {
+            // Locks must come free whatever has become of the objects.
+            eprintln!("lockwood: {error}; what is left there is for `lockwood check {self} --collect`");
+            Chunks::new(Arc::clone(&store)).into()
+        });
+        Ok(Outsider::new(store, &volume, contents, servers, owner::boot_id())?)
     }
 }
 
-/// The servers that keep the locks of a volume, by what its sessions say; none if the store does, or nobody has it mounted.
-fn locks_at(store: &dyn Store) -> Result<Option<String>, StoreError> {
-    let mut found = None;
-    for_each::<_, StoreError>(store, Range::All(Kind::Session), |_, stored| {
-        if let Document::Session(Session { locks: Some(servers), state: SessionState::Live, .. }) =
-            &*stored?.document
-        {
-            found = Some(servers.clone());
-        }
-        Ok(())
-    })?;
-    Ok(found)
+/// Without those that are damaged, which are named on standard error.
+pub(super) fn readable(all: Vec<Result<LockDocument, LockError>>) -> Vec<LockDocument> {
+    let told = |document: Result<LockDocument, _>| document.inspect_err(|e| eprintln!("lockwood: {e}")).ok();
+    all.into_iter().filter_map(told).collect()
 }
 
 impl fmt::Display for SharedVolume {

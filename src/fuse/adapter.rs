@@ -14,6 +14,7 @@ use fuser::{
     ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
+use parking_lot::Mutex;
 
 use super::advisory::LockCall;
 use super::control::{self, Control};
@@ -48,6 +49,8 @@ pub(super) struct Shared {
     pub(super) cache: Arc<KernelCache>,
     /// All mounts of the process, this one among them.
     pub(super) mounts: OnceLock<Vec<Weak<Shared>>>,
+    /// The root's attributes as the kernel was told them last.
+    pub(super) root: Mutex<Option<FileAttr>>,
     /// Requests of the kernel that were served.
     pub(super) requests: AtomicU64,
     /// The number of the last file that was opened.
@@ -215,8 +218,21 @@ impl Filesystem for Adapter {
                 None => reply.error(Errno::ENOENT),
             };
         }
-        match self.namespace().attributes(Ino(ino.0)) {
-            Ok(node) => reply.attr(&self.0.cache.asked_ttl(), &attr(Ino(ino.0), &node)),
+        let is_root = ino == INodeNo::ROOT;
+        // While the store is away `.lockwood` says so; Linux asks for the root before it looks there.
+        if is_root
+            && self.namespace().store().outage().is_some()
+            && let Some(attr) = *self.0.root.lock()
+        {
+            return reply.attr(&control::TTL, &attr);
+        }
+        match self.namespace().attributes(Ino(ino.0)).map(|node| attr(Ino(ino.0), &node)) {
+            Ok(attr) => {
+                if is_root {
+                    *self.0.root.lock() = Some(attr);
+                }
+                reply.attr(&self.0.cache.asked_ttl(), &attr);
+            }
             Err(error) => reply.error(failed("getattr", ino)(error)),
         }
     }

@@ -212,6 +212,7 @@ fn begin(
             lock_waits: WaitingRoom::new(),
             cache: Arc::new(KernelCache::new(sharing)),
             mounts: OnceLock::new(),
+            root: Mutex::default(),
             requests: AtomicU64::new(0),
             handles: AtomicU64::new(0),
         });

@@ -56,7 +56,9 @@ impl Store {
         let mut pauses = Pauses::new(self, 0, PAUSE_MIN, PAUSE_MAX);
         loop {
             match ask() {
-                Err(StoreError::Engine { .. } | StoreError::Unknown(_)) if pauses.count < FAILURES_MAX => {
+                Err(StoreError::Engine { .. } | StoreError::Unknown(_))
+                    if pauses.count < FAILURES_MAX && !self.clock.is_over() =>
+                {
                     pauses.pause();
                 }
                 result => return result,
@@ -101,7 +103,8 @@ impl Store {
                 }
                 Err(CasError::Store(error)) => return Err(error),
             };
-            if failures > FAILURES_MAX || conflicts > CONFLICTS_MAX {
+            let given_up = failures > 0 && self.clock.is_over();
+            if failures > FAILURES_MAX || conflicts > CONFLICTS_MAX || given_up {
                 return Err(error);
             }
             pauses.pause();

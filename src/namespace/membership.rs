@@ -17,6 +17,7 @@
 mod alive;
 mod bell;
 mod keeper;
+mod outsider;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -40,6 +41,7 @@ use super::collect::Collector;
 use alive::Proof;
 use bell::Bell;
 use keeper::Keeper;
+pub use outsider::{Looked, Outsider, Recovered, lock_servers};
 
 /// A session beats so often in a lease, and looks at the others as often.
 const BEATS_PER_LEASE: u32 = 5;
@@ -205,7 +207,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Ends the session: the threads first, then what it left, then its document.
+    /// Ends the session: the threads first, then what it left, then its document. A store that is away is not waited for
+    /// once more than the requests under way do.
     ///
     /// # Errors
     /// The store's; others clean up when the lease has run out.
@@ -216,6 +219,13 @@ impl Membership {
             if thread.join().is_err() {
                 log::error!("the thread that watches the other sessions panicked");
             }
+        }
+        if let Some(outage) = store.outage() {
+            self.member.standing().fence();
+            return Err(StoreError::Engine {
+                what: format!("ending session {}, which others clean up after its lease", self.id()),
+                source: format!("the store does not answer: {}", outage.cause).into(),
+            });
         }
         let left = self.member.leave(&|dead| collect_of(store, collector, dead));
         if let Some(proof) = &self.proof

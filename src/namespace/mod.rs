@@ -42,9 +42,10 @@ use crate::document::{Ino, Node, SessionId, Timestamp, Version, Volume};
 use crate::lock::Locks;
 use crate::store::{Commit, NodeRef, Store};
 
-pub use advisory::{AdvisoryCall, GiveUp};
+pub use advisory::{AdvisoryCall, AdvisoryLocks, GiveUp, advisory_of_all};
 pub use collect::Collector;
 pub use error::{NamespaceError, Result};
+pub use membership::{Looked, Outsider, Recovered, lock_servers};
 pub use peers::Watcher;
 pub use session::{Fenced, SessionInfo};
 

@@ -169,6 +169,31 @@ impl PostgresServer {
         self.psql("lockwood", "SELECT pg_reload_conf()");
     }
 
+    /// From now on it offers TLS, with copies of this certificate and its key.
+    pub(crate) fn speak_tls(&self, certificate: &Path, key: &Path) {
+        for (setting, from) in [("ssl_cert_file", certificate), ("ssl_key_file", key)] {
+            let own = self.directory.path().join(setting);
+            fs::copy(from, &own).unwrap();
+            fs::set_permissions(&own, fs::Permissions::from_mode(0o600)).unwrap();
+            if let Some((uid, gid)) = self.user {
+                chown(&own, Some(uid), Some(gid)).unwrap();
+            }
+            self.psql("lockwood", &format!("ALTER SYSTEM SET {setting} = '{}'", own.display()));
+        }
+        self.psql("lockwood", "ALTER SYSTEM SET ssl = on");
+        self.psql("lockwood", "SELECT pg_reload_conf()");
+        // The server takes it over soon.
+        let begun = Instant::now();
+        while self.psql("lockwood", "SHOW ssl") != "on" {
+            assert!(
+                begun.elapsed().as_secs() < 60,
+                "it does not offer TLS: {}",
+                fs::read_to_string(self.log()).unwrap()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// What psql prints, without decoration.
     pub(crate) fn psql(&self, database: &str, sql: &str) -> String {
         let output = self

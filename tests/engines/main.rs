@@ -10,7 +10,9 @@ mod advisory;
 mod contents;
 mod kept;
 mod postgres;
+mod recovery;
 #[allow(dead_code, reason = "its other users need the rest")]
 mod redis_server;
 mod redlock;
+mod tls;
 mod two;

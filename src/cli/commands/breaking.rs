@@ -1,5 +1,7 @@
-//! `lockwood break`: breaks a lock or fences a session, and says what became of what was under way.
+//! `lockwood break`: breaks a lock or fences a session, and says what became of what was under way. Through a mount, whose
+//! daemon does it; or by the URL of a volume that many hosts share, with no mount there.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{Read as _, Seek as _, Write as _};
@@ -9,20 +11,19 @@ use std::process::ExitCode;
 use crate::cli::Failure;
 use crate::cli::args::Break;
 use crate::cli::output::{age, print, print_json};
-use crate::cli::target::{Target, control_path};
-use crate::fuse::control::{BreakAnswer, BreakReport, BreakRequest};
-use crate::lock::LockId;
+use crate::cli::target::{SharedVolume, Target, control_path, readable};
+use crate::document::{Session, SessionId, SessionState};
+use crate::fuse::control::refusals::{self, BreakTarget};
+use crate::fuse::control::{BreakAnswer, BreakReport, BreakRequest, FencedSession};
+use crate::lock::{LockId, OperationDocument, operations_of};
+use crate::namespace::Recovered;
 
 pub(in crate::cli) fn run(arguments: &Break) -> Result<ExitCode, Failure> {
     let target = break_target(&arguments.what)?;
-    let mount_point = match Target::find(&arguments.target)? {
-        Target::Mount(mount_point) => mount_point,
-        Target::Shared(volume) => {
-            return Err(format!(
-                "{volume}: sessions are fenced through a mount: lockwood break MOUNT_POINT SESSION --force"
-            )
-            .into());
-        }
+    let request = BreakRequest { target, force: arguments.force, session: arguments.session };
+    let report = match Target::find(&arguments.target)? {
+        Target::Mount(mount_point) => ask(&mount_point, &request)?,
+        Target::Shared(volume) => fence(&volume, &request)?,
         Target::Store(store) => {
             let store = store.display();
             return Err(format!(
@@ -31,8 +32,6 @@ pub(in crate::cli) fn run(arguments: &Break) -> Result<ExitCode, Failure> {
             .into());
         }
     };
-    let request = BreakRequest { target, force: arguments.force, session: arguments.session };
-    let report = ask(&mount_point, &request)?;
     if arguments.json {
         print_json(&serde_json::to_value(&report)?)?;
     } else {
@@ -78,6 +77,64 @@ fn ask(mount_point: &Path, request: &BreakRequest) -> Result<BreakReport, Failur
     }
 }
 
+/// What a mount would do, by somebody who has none.
+fn fence(volume: &SharedVolume, request: &BreakRequest) -> Result<BreakReport, Failure> {
+    let outsider = volume.outsider()?;
+    let sessions = outsider.sessions()?;
+    let find = |id: SessionId| sessions.iter().find(|session| session.id == id).cloned();
+    let is_live = |session: &Session| session.state == SessionState::Live;
+    let condemned = match BreakTarget::parse(&request.target)? {
+        BreakTarget::Session(id) => {
+            let session = find(id).ok_or_else(|| refusals::no_session(id, volume))?;
+            if !request.force && is_live(&session) {
+                let operations = operations_of(&readable(outsider.locks()?));
+                return Err(refusals::session_is_live(&session, &operations).into());
+            }
+            vec![session]
+        }
+        BreakTarget::Lock(id) => {
+            let locks = readable(outsider.locks()?);
+            let lock = locks.into_iter().find(|lock| lock.id == id);
+            let lock = lock.ok_or_else(|| refusals::no_lock(&id, volume))?;
+            let holders: BTreeSet<SessionId> = lock.holders.iter().map(|holder| holder.session).collect();
+            let holders: Vec<Session> = holders.into_iter().filter_map(find).collect();
+            if !request.force && holders.iter().any(is_live) {
+                return Err(refusals::lock_is_live(&lock, |session| Ok(find(session)))?.into());
+            }
+            if !request.session {
+                return Err(refusals::not_one_by_one(&id).into());
+            }
+            holders
+        }
+    };
+    let fenced = condemned.iter().map(|session| outsider.fence(session).map(fenced_session));
+    Ok(BreakReport { operations: Vec::new(), sessions: fenced.collect::<Result<_, _>>()? })
+}
+
+fn fenced_session(done: Recovered) -> FencedSession {
+    FencedSession {
+        session: done.session.id,
+        mount_point: done.session.mount_point,
+        before: done.before,
+        recovered: true,
+        released: done.operations.unwrap_or_default(),
+    }
+}
+
+/// What became of an operation whose session was fenced.
+pub(super) fn released_words(operation: &OperationDocument) -> String {
+    let mut text = format!("  {}, begun {} ago\n", operation.operation, age(operation.since));
+    let locks: Vec<String> =
+        operation.holds.iter().map(|held| format!("{} ({})", held.id, held.lock_type)).collect();
+    if !locks.is_empty() {
+        text.push_str(&format!("    released {}\n", locks.join(", ")));
+    }
+    if let Some(wanted) = &operation.waits_for {
+        text.push_str(&format!("    no longer waits for {} ({})\n", wanted.id, wanted.lock_type));
+    }
+    text
+}
+
 fn words(report: &BreakReport) -> String {
     let mut text = String::new();
     for fenced in &report.sessions {
@@ -91,6 +148,7 @@ fn words(report: &BreakReport) -> String {
         if !fenced.before && !fenced.recovered {
             text.push_str("files without a name are open there; the next mount collects them\n");
         }
+        fenced.released.iter().for_each(|operation| text.push_str(&released_words(operation)));
     }
     for broken in &report.operations {
         let operation = &broken.operation;
@@ -103,7 +161,8 @@ fn words(report: &BreakReport) -> String {
             text.push_str(&format!("  no longer waits for {} ({})\n", wanted.id, wanted.lock_type));
         }
     }
-    if report.operations.is_empty() && report.sessions.iter().all(|session| !session.before) {
+    let nothing = |session: &FencedSession| !session.before && session.released.is_empty();
+    if report.operations.is_empty() && report.sessions.iter().all(nothing) {
         text.push_str("no operation held or waited for a lock\n");
     }
     text

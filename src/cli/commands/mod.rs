@@ -7,6 +7,7 @@ pub(super) mod get;
 pub(super) mod lock;
 pub(super) mod locks;
 pub(super) mod mount;
+pub(super) mod recover;
 pub(super) mod sessions;
 pub(super) mod status;
 pub(super) mod umount;

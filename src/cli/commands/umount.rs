@@ -20,7 +20,7 @@ const CLOSE_WAIT: Duration = Duration::from_secs(120);
 pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     let mount_point = mount_point(&arguments.mount_point)?;
     let dead = mounts::is_dead(&mount_point);
-    let daemon = if dead { None } else { daemon_of(&mount_point) };
+    let daemon = (!dead && !arguments.lazy).then(|| daemon_of(&mount_point));
     let taken =
         if arguments.lazy || dead { attach::detach(&mount_point) } else { attach::unmount(&mount_point) };
     taken.map_err(|error| match error.kind() {
@@ -30,8 +30,23 @@ pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
         ),
         _ => format!("{}: {error}", mount_point.display()),
     })?;
-    if let Some(status) = daemon.filter(|_| !arguments.lazy) {
+    // Nothing can be looked up in a mount whose store is away, once what its kernel remembers is too old.
+    if let Some(Err(error)) = &daemon {
+        eprintln!(
+            "lockwood: unmounted; the mount did not say who serves it ({error}), so nobody waits for the end of \
+             that. If its store is away, what its session held is let go by other mounts \
+             after its lease, or by: lockwood recover URL"
+        );
+    }
+    if let Some(Ok(Some(status))) = daemon {
         wait_for_end(&status)?;
+        if let Some(away) = status.away {
+            eprintln!(
+                "lockwood: unmounted; the store does not answer since {} ({}). What session {} held is let go by \
+                 other mounts after its lease, or by: lockwood recover '{}'",
+                away.since, away.cause, status.session, status.store
+            );
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -49,9 +64,12 @@ fn mount_point(path: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-fn daemon_of(mount_point: &Path) -> Option<Status> {
-    let text = read_control(mount_point, "status").ok()??;
-    serde_json::from_str(&text).ok()
+/// What the daemon says of itself; none if it is another version's and not understood.
+///
+/// # Errors
+/// When it cannot be asked.
+fn daemon_of(mount_point: &Path) -> Result<Option<Status>, Failure> {
+    Ok(read_control(mount_point, "status")?.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
 /// A process that has ended and whose parent has not asked for it yet runs no more.

@@ -9,7 +9,6 @@
 //! since the threads for those who wait may all be taken by the very queue that is to be broken up.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::sync::{Arc, Weak};
 
 use fuser::{Errno, FileHandle, ReplyWrite};
@@ -17,9 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use super::super::adapter::Shared;
 use super::super::errno::report;
+use super::refusals::{self, BreakTarget};
 use super::{HandleKind, MountFacts};
 use crate::document::{Document, Key, Session, SessionState};
-use crate::lock::{Broken, LockDocument, LockId, SessionId};
+use crate::lock::{Broken, LockId, OperationDocument, SessionId};
 use crate::namespace::{Caller, Namespace, NamespaceError};
 
 /// What is asked for.
@@ -64,6 +64,10 @@ pub struct FencedSession {
     pub before: bool,
     /// Nothing is left of it to be cleaned up.
     pub recovered: bool,
+    /// On a volume that many hosts share: its operations, whose locks are released. What they had changed when the fence
+    /// came stays; they change nothing more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub released: Vec<OperationDocument>,
 }
 
 /// Why nothing was broken.
@@ -77,11 +81,6 @@ impl<E: Into<NamespaceError>> From<E> for Refusal {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
-}
-
-enum Target {
-    Lock(LockId),
-    Session(SessionId),
 }
 
 /// Serves a write to the file.
@@ -117,29 +116,21 @@ fn may_break(caller: Caller, facts: &MountFacts) -> bool {
 }
 
 fn run(shared: &Shared, request: &BreakRequest, by: &Arc<str>) -> Result<BreakReport, Refusal> {
-    match parse(&request.target)? {
-        Target::Lock(id) => break_lock(shared, &id, request, by),
-        Target::Session(id) => {
+    match BreakTarget::parse(&request.target)? {
+        BreakTarget::Lock(id) => break_lock(shared, &id, request, by),
+        BreakTarget::Session(id) => {
             let fenceable = shared.namespace.is_shared() || served(shared, id, |_| ()).is_some();
             let session = document(shared, id)?.filter(|_| fenceable);
             let session = session.ok_or_else(|| {
-                let target = shared.control.facts().mount_point.display();
-                Refusal::NotThere(format!("no session {id}; `lockwood sessions {target}` lists them"))
+                Refusal::NotThere(refusals::no_session(id, &shared.control.facts().mount_point.display()))
             })?;
             if !request.force && is_live(shared, id) {
-                return Err(Refusal::Live(session_is_live(shared, &session)?));
+                let operations = shared.namespace.locks().operations()?;
+                return Err(Refusal::Live(refusals::session_is_live(&session, &operations)));
             }
             fence(shared, [id], by)
         }
     }
-}
-
-fn parse(target: &str) -> Result<Target, NamespaceError> {
-    Ok(match target.parse() {
-        Ok(session) => Target::Session(session),
-        Err(_) if target.starts_with('/') => Target::Lock(LockId::from_path(target.as_bytes())?),
-        Err(_) => Target::Lock(LockId::parse(target)?),
-    })
 }
 
 fn break_lock(
@@ -149,24 +140,18 @@ fn break_lock(
     by: &Arc<str>,
 ) -> Result<BreakReport, Refusal> {
     let locks = shared.namespace.locks();
-    let not_there = || {
-        let (target, encoded) = (shared.control.facts().mount_point.display(), id.encoded());
-        Refusal::NotThere(format!("no lock {encoded} ({id}); `lockwood locks {target}` lists them"))
-    };
+    let not_there =
+        || Refusal::NotThere(refusals::no_lock(id, &shared.control.facts().mount_point.display()));
     let lock = locks.document(id)?.ok_or_else(not_there)?;
     if !request.force && lock.holders.iter().any(|holder| is_live(shared, holder.session)) {
-        return Err(Refusal::Live(lock_is_live(shared, &lock)?));
+        return Err(Refusal::Live(refusals::lock_is_live(&lock, |session| document(shared, session))?));
     }
     if request.session {
         let sessions: BTreeSet<SessionId> = lock.holders.iter().map(|holder| holder.session).collect();
         return fence(shared, sessions, by);
     }
     if shared.namespace.is_shared() {
-        return Err(Refusal::Live(format!(
-            "lock {} ({id}) is a document that other hosts rely on as well: their operations cannot be stopped one by one\n\
-             --session fences the sessions that hold it, whose mounts then change nothing any more",
-            id.encoded()
-        )));
+        return Err(Refusal::Live(refusals::not_one_by_one(id)));
     }
     let holders = locks.operations()?.into_iter().filter(|o| o.holds.iter().any(|held| held.id == *id));
     let operations: Vec<Broken> = holders.filter_map(|holder| locks.revoke(holder.id(), by)).collect();
@@ -189,6 +174,7 @@ fn fence(
     let mut done = BreakReport { operations: Vec::new(), sessions: Vec::new() };
     for id in sessions {
         let Some(session) = document(shared, id)? else { continue };
+        let released = released_with(shared, id);
         let fenced = match served(shared, id, |namespace| namespace.fence(by)) {
             Some(fenced) => fenced?,
             None if shared.namespace.is_shared() => shared.namespace.fence_other(id, by)?,
@@ -200,9 +186,20 @@ fn fence(
             mount_point: session.mount_point,
             before: fenced.before,
             recovered: fenced.recovered,
+            released,
         });
     }
     Ok(done)
+}
+
+/// What a session that is about to be fenced holds and waits for, where that is not told of each operation; none if nobody
+/// can say at the moment.
+fn released_with(shared: &Shared, id: SessionId) -> Vec<OperationDocument> {
+    let all = match shared.namespace.is_shared() {
+        true => shared.namespace.locks().operations().unwrap_or_default(),
+        false => Vec::new(),
+    };
+    all.into_iter().filter(|operation| operation.session == id).collect()
 }
 
 /// Asks the tree that a session serves in this process, at whichever of its mount points.
@@ -225,35 +222,4 @@ fn document(shared: &Shared, id: SessionId) -> Result<Option<Session>, Namespace
         Document::Session(session) => Some(session.clone()),
         _ => None,
     }))
-}
-
-/// Who holds a lock, and what breaking it would do.
-fn lock_is_live(shared: &Shared, lock: &LockDocument) -> Result<String, NamespaceError> {
-    let mut text = format!("lock {} ({}) is held by a session that is at work:", lock.id, lock.id.encoded());
-    for holder in &lock.holders {
-        let whose = match document(shared, holder.session)? {
-            Some(session) => format!("process {} on {}", session.pid, session.host),
-            None => "unknown process".to_owned(),
-        };
-        for operation in &holder.operations {
-            let (what, since, id) = (&operation.operation, operation.since, holder.session);
-            // Writing to a string does not fail.
-            let _ = write!(text, "\n  {} since {since} by session {id} ({whose}): {what}", lock.lock_type);
-        }
-    }
-    text.push_str(
-        "\n--force breaks it: what holds it changes nothing any more, and who waits for it goes on",
-    );
-    Ok(text)
-}
-
-fn session_is_live(shared: &Shared, session: &Session) -> Result<String, NamespaceError> {
-    let operations = shared.namespace.locks().operations()?;
-    let Session { id, pid, host, mount_point, .. } = session;
-    Ok(format!(
-        "session {id} is at work: process {pid} on {host} serves {mount_point}, and {} of its operations hold or \
-         wait for locks\n--force fences it: {mount_point} can be read but changes nothing any more, until it is \
-         unmounted and mounted again",
-        operations.iter().filter(|operation| operation.session == *id).count()
-    ))
 }

@@ -7,6 +7,7 @@
 //! | `status` | the mount, in JSON |
 //! | `locks/ID` | the lock document of a path, while anybody holds it |
 //! | `locks.json` | all lock documents of one moment |
+//! | `advisory.json` | the locks that programs hold by flock(2) and fcntl(2), by file |
 //! | `sessions/ID` | a session: its document, whether it is live, and its operations that hold or wait |
 //! | `intents/` | changes under way on engines that need intents; an embedded store has none |
 //! | `documents/KEY` | any document, by the name that `lockwood get` takes |
@@ -19,6 +20,7 @@
 mod breaking;
 mod hold;
 mod nodes;
+pub mod refusals;
 mod texts;
 
 use std::collections::HashMap;

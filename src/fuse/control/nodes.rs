@@ -30,6 +30,7 @@ pub(super) enum ControlNode {
     /// The same.
     Break(u64),
     LockTable,
+    Advisory,
     Lock(LockId),
     Session(SessionId),
     Document(Key),
@@ -51,7 +52,7 @@ fn request(name: &str) -> Option<ControlNode> {
     Some(new(NEXT_REQUEST.fetch_add(1, Relaxed)))
 }
 
-const FIXED: [(ControlNode, &str); 8] = [
+const FIXED: [(ControlNode, &str); 9] = [
     (ControlNode::Root, super::NAME),
     (ControlNode::Locks, "locks"),
     (ControlNode::Sessions, "sessions"),
@@ -60,6 +61,7 @@ const FIXED: [(ControlNode, &str); 8] = [
     (ControlNode::Status, "status"),
     (ControlNode::Check, "check"),
     (ControlNode::LockTable, "locks.json"),
+    (ControlNode::Advisory, "advisory.json"),
 ];
 
 impl ControlNode {

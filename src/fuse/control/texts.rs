@@ -26,6 +26,7 @@ pub(super) fn text(shared: &Shared, node: &ControlNode) -> Result<Option<String>
         ControlNode::Hold(_) | ControlNode::Break(_) => return Ok(Some(String::new())),
         ControlNode::Check => Some(serde_json::to_value(check(shared)?)),
         ControlNode::LockTable => Some(serde_json::to_value(namespace.locks().documents()?)),
+        ControlNode::Advisory => Some(serde_json::to_value(namespace.advisory_of_all()?)),
         ControlNode::Session(id) => session(shared, *id)?.map(serde_json::to_value),
         ControlNode::Lock(id) => namespace.locks().document(id)?.map(serde_json::to_value),
         ControlNode::Document(key) => {

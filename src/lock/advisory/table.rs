@@ -18,6 +18,13 @@ impl AdvisoryTable {
         self.0.lock().get(&ino).cloned().unwrap_or_default()
     }
 
+    /// The locks of every inode that has any, in the order of inodes.
+    pub fn all(&self) -> Vec<(Ino, Vec<AdvisoryLock>)> {
+        let mut all: Vec<_> = self.0.lock().iter().map(|(ino, locks)| (*ino, locks.clone())).collect();
+        all.sort_unstable_by_key(|(ino, _)| *ino);
+        all
+    }
+
     /// Replaces the locks of an inode by what `decide` makes of them, unless that is nothing. Returns whether it did.
     pub fn change(
         &self,

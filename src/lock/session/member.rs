@@ -15,14 +15,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::documents::{cell, in_cell, key};
-use super::observe::{Observer, Verdict};
+use super::observe::Observer;
+use super::recover::{Census, Collect, Recoverer};
 use super::standing::Standing;
 use super::state::{SessionEvent, after, first_state};
 use crate::ambient::Clock;
-use crate::document::{Document, Kind, Session, SessionId, SessionState};
+use crate::document::{Session, SessionId, SessionState};
 use crate::lock::change::{Decision, Store};
-use crate::store::cells::{Cell, CellKey, Cells, MarkedDocument, StoredCell};
-use crate::store::{Range, Scan, Start, StoreError};
+use crate::store::StoreError;
+use crate::store::cells::{Cells, StoredCell};
 
 /// What a look at all sessions has found and done.
 #[derive(Debug, Default)]
@@ -33,12 +34,9 @@ pub struct Observed {
     pub others: Vec<Session>,
 }
 
-/// What cleans up what a dead session left in the tree. To call it again is harmless.
-pub type Collect<'a> = &'a dyn Fn(SessionId) -> Result<(), StoreError>;
-
 /// A session that lives, or did.
 pub struct Member {
-    pub(super) store: Store,
+    recoverer: Recoverer,
     standing: Arc<Standing>,
     /// The session's own cell as it knows it, to save a reading. Never locked across a request.
     own: Mutex<Option<StoredCell>>,
@@ -89,7 +87,8 @@ impl Member {
             return Err(StoreError::Fenced);
         }
         let standing = Standing::new(id, lease, Arc::clone(&store.clock), began);
-        Ok((Self { store, standing: Arc::new(standing), own: Mutex::new(live) }, created))
+        let recoverer = Recoverer { store };
+        Ok((Self { recoverer, standing: Arc::new(standing), own: Mutex::new(live) }, created))
     }
 
     /// Which session.
@@ -113,11 +112,11 @@ impl Member {
         }
         let id = self.id();
         // Before the request: the observers' lease begins when it arrives, hence later.
-        let sent = self.store.clock.now();
+        let sent = self.recoverer.store.clock.now();
         let operations_below = self.standing.operations_below();
         let known = self.own.lock().take().map(Some);
         let mut attempted = None;
-        let found = self.store.change(&key(id), known, |found| {
+        let found = self.recoverer.store.change(&key(id), known, |found| {
             let Some(session) = in_cell(id, found)? else { return Ok(Decision::Leave) };
             if attempted == Some(session.heartbeat) {
                 return Ok(Decision::Leave);
@@ -141,9 +140,8 @@ impl Member {
         }
     }
 
-    /// Reads all sessions once, fences those that may be fenced, and recovers those that are: to be called four times a
-    /// lease or more often, by one thread with one `observer`. `is_gone` says of a session that its process is gone for
-    /// certain, as one host can know of its own processes; such a session is not waited for.
+    /// Reads all other sessions once, fences those that may be fenced, and recovers those that are: to be called as
+    /// [`Recoverer::look`] is.
     ///
     /// # Errors
     /// The store's. What was begun is gone on with at the next call, by whoever calls.
@@ -153,51 +151,27 @@ impl Member {
         is_gone: &dyn Fn(&Session) -> bool,
         collect: Collect<'_>,
     ) -> Result<Observed, StoreError> {
-        let mut observed = Observed::default();
-        let all = self.sessions()?;
-        // After the answer: see `observe`.
-        let now = self.store.clock.now();
-        observer.retain(|known| all.iter().any(|(session, _)| session.id == known));
-        for (session, found) in all.into_iter().filter(|(session, _)| session.id != self.id()) {
-            let dead = match session.state {
-                SessionState::Joining | SessionState::Live => {
-                    let lease = Duration::from_millis(session.lease_ms);
-                    let verdict = observer.observe(session.id, session.heartbeat, lease, now);
-                    (verdict == Verdict::MayFence || is_gone(&session)) && self.fence(session.id, &found)?
-                }
-                // Somebody is at it, or died at it.
-                SessionState::Fenced | SessionState::Recovered => true,
-            };
-            if dead {
-                self.recover(session.id, collect)?;
-                observed.ended.push(session.id);
-            } else {
-                observed.others.push(session);
-            }
+        let own = self.id();
+        let Census { dead, others } = self.recoverer.look(observer, &|session| session != own, is_gone)?;
+        let mut ended = Vec::new();
+        for session in dead {
+            self.recoverer.recover(session.id, collect)?;
+            ended.push(session.id);
         }
-        Ok(observed)
+        Ok(Observed { ended, others })
     }
 
-    /// Declares a session dead, if its document is still exactly the one that was read. Returns whether it was this call
-    /// for certain.
+    /// As [`Recoverer::recover`].
     ///
     /// # Errors
-    /// The store's.
-    pub fn fence(&self, session: SessionId, read: &StoredCell) -> Result<bool, StoreError> {
-        let mut tries = 0;
-        let left = self.store.change(&key(session), Some(Some(read.clone())), |found| {
-            let next = match (found, in_cell(session, found)?) {
-                (Some(cell), Some(session)) if cell.version == read.version => {
-                    after(session, SessionEvent::Fence)
-                }
-                _ => None,
-            };
-            tries += 1;
-            Ok(next.map_or(Decision::Leave, |next| Decision::Write(Some(cell(next, found)))))
-        })?;
-        let state = in_cell(session, left.as_ref())?.map(|session| session.state);
-        // After a second look it may be the work of another; whoever sees it fenced recovers it the next time.
-        Ok(tries == 1 && state == Some(SessionState::Fenced))
+    /// The same.
+    pub fn recover(&self, dead: SessionId, collect: Collect<'_>) -> Result<(), StoreError> {
+        self.recoverer.recover(dead, collect).map(drop)
+    }
+
+    /// What this session cleans up after others with.
+    pub fn recoverer(&self) -> &Recoverer {
+        &self.recoverer
     }
 
     /// Ends the session in good order. The caller has let its operations end; what it still starts fails.
@@ -208,44 +182,11 @@ impl Member {
         self.standing.fence();
         self.own.lock().take();
         let id = self.id();
-        self.store.change(&key(id), None, |found| {
+        self.recoverer.store.change(&key(id), None, |found| {
             let next = in_cell(id, found)?.and_then(|session| after(session, SessionEvent::Fence));
             Ok(next.map_or(Decision::Leave, |next| Decision::Write(Some(cell(next, found)))))
         })?;
         self.recover(id, collect)
-    }
-
-    /// All sessions, each as it was at some instant.
-    fn sessions(&self) -> Result<Vec<(Session, StoredCell)>, StoreError> {
-        const PAGE: usize = 256;
-        let mut sessions = Vec::new();
-        let mut start = Start::First;
-        loop {
-            let scan = Scan { range: Range::All(Kind::Session), start, limit: PAGE };
-            let page = self.store.insist(|| self.store.cells.scan(&scan))?;
-            let last = page.last().map(|(key, _)| key.clone());
-            let more = page.len() >= PAGE;
-            sessions.extend(page.into_iter().filter_map(|(_, found)| Some((session(&found)?, found))));
-            match last {
-                Some(last) if more => start = Start::After(last),
-                _ => return Ok(sessions),
-            }
-        }
-    }
-
-    pub(super) fn slot_keys(session: SessionId, slots: u16) -> Vec<CellKey> {
-        (0..slots).map(|slot| CellKey::Slot(session, slot)).collect()
-    }
-}
-
-/// The session in a cell of the scan; one that is damaged is left to `lockwood check`.
-fn session(found: &StoredCell) -> Option<Session> {
-    match &*found.cell {
-        Cell::Document(MarkedDocument { before: Some(stored), .. }) => match &*stored.document {
-            Document::Session(session) => Some(session.clone()),
-            _ => None,
-        },
-        _ => None,
     }
 }
 

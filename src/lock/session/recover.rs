@@ -1,28 +1,127 @@
-//! Recovery: takes the steps of [`plan`](super::plan), each on what it has just read.
+//! Whoever cleans up after dead sessions: a session beside them, or somebody who has none. Looks at all sessions, fences
+//! those that may be fenced, and takes the steps of [`plan`](super::plan), each on what it has just read.
 //!
-//! Imports the claims of the layer, `store::cells` and `store::intents`.
+//! Imports the pure decisions beside it, the claims of the layer, `ambient`, `store::cells` and `store::intents`.
+//!
+//! A recoverer changes session and lock documents, and names no session as the author: nothing of this needs one.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::documents::{cell, in_cell, key};
-use super::member::{Collect, Member};
+use super::observe::{Observer, Verdict};
 use super::plan::{Found, SlotsSeen, Step, next_step};
 use super::state::{SessionEvent, after};
-use crate::document::{Session, SessionId, SessionState, SlotState};
-use crate::lock::change::Decision;
+use crate::ambient::Clock;
+use crate::document::{Document, Kind, Session, SessionId, SessionState, SlotState};
+use crate::lock::change::{Decision, Store};
 use crate::lock::shared::claims;
-use crate::store::cells::{Cell, CellKey, Listed, StoredCell};
-use crate::store::{StoreError, intents};
+use crate::store::cells::{Cell, CellKey, Cells, Listed, MarkedDocument, StoredCell};
+use crate::store::intents::{self, Settled};
+use crate::store::{Range, Scan, Start, StoreError};
 
 /// Seven steps are enough, and a few more if delayed requests make slots again meanwhile.
 const STEPS_MAX: u32 = 100;
 
-impl Member {
+/// What cleans up what a dead session left in the tree. To call it again is harmless.
+pub type Collect<'a> = &'a dyn Fn(SessionId) -> Result<(), StoreError>;
+
+/// What a look at all sessions has found.
+#[derive(Debug, Default)]
+pub struct Census {
+    /// The sessions that are fenced, by this look or before: they are to be recovered.
+    pub dead: Vec<Session>,
+    /// The others, as they were read.
+    pub others: Vec<Session>,
+}
+
+/// Cleans up after dead sessions.
+#[derive(Clone)]
+pub struct Recoverer {
+    pub(super) store: Store,
+}
+
+impl Recoverer {
+    /// One for the sessions in these cells. `seed` tells recoverers apart.
+    pub fn new(cells: Arc<dyn Cells>, clock: Arc<dyn Clock>, seed: u64) -> Self {
+        Self { store: Store { cells, clock, seed } }
+    }
+
+    /// Reads all sessions once, and fences those that `concerned` names and that may be fenced: to be called four times a
+    /// lease or more often, by one thread with one `observer`. `is_gone` says of a session that its process is gone for
+    /// certain, as one host can know of its own processes; such a session is not waited for.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn look(
+        &self,
+        observer: &mut Observer,
+        concerned: &dyn Fn(SessionId) -> bool,
+        is_gone: &dyn Fn(&Session) -> bool,
+    ) -> Result<Census, StoreError> {
+        let mut census = Census::default();
+        let all = self.sessions()?;
+        // After the answer: see `observe`.
+        let now = self.store.clock.now();
+        observer.retain(|known| all.iter().any(|(session, _)| session.id == known));
+        for (session, found) in all.into_iter().filter(|(session, _)| concerned(session.id)) {
+            let dead = match session.state {
+                SessionState::Joining | SessionState::Live => {
+                    let lease = Duration::from_millis(session.lease_ms);
+                    let verdict = observer.observe(session.id, session.heartbeat, lease, now);
+                    (verdict == Verdict::MayFence || is_gone(&session)) && self.fence(session.id, &found)?
+                }
+                // Somebody is at it, or died at it.
+                SessionState::Fenced | SessionState::Recovered => true,
+            };
+            if dead {
+                census.dead.push(session);
+            } else {
+                census.others.push(session);
+            }
+        }
+        Ok(census)
+    }
+
+    /// Declares a session dead, if its document is still exactly the one that was read. Returns whether it was this call
+    /// for certain.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn fence(&self, session: SessionId, read: &StoredCell) -> Result<bool, StoreError> {
+        let mut tries = 0;
+        let left = self.store.change(&key(session), Some(Some(read.clone())), |found| {
+            let next = match (found, in_cell(session, found)?) {
+                (Some(cell), Some(session)) if cell.version == read.version => {
+                    after(session, SessionEvent::Fence)
+                }
+                _ => None,
+            };
+            tries += 1;
+            Ok(next.map_or(Decision::Leave, |next| Decision::Write(Some(cell(next, found)))))
+        })?;
+        let state = in_cell(session, left.as_ref())?.map(|session| session.state);
+        // After a second look it may be the work of another; whoever sees it fenced recovers it the next time.
+        Ok(tries == 1 && state == Some(SessionState::Fenced))
+    }
+
+    /// Declares a session dead whatever it says of itself: when this has returned it changes nothing any more. Nothing to
+    /// do if it is fenced already, or gone.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn fence_by_force(&self, session: SessionId) -> Result<(), StoreError> {
+        self.take(session, SessionEvent::Fence)
+    }
+
     /// Cleans up after a session that is fenced, or whose fence the caller answers for, until nothing of it is left. Any
-    /// number of callers at once; whoever dies at it is replaced by the next.
+    /// number of callers at once; whoever dies at it is replaced by the next. Returns what this call did about its intents.
     ///
     /// # Errors
     /// The store's, and those of `collect`; call again.
-    pub fn recover(&self, dead: SessionId, collect: Collect<'_>) -> Result<(), StoreError> {
+    pub fn recover(&self, dead: SessionId, collect: Collect<'_>) -> Result<Settled, StoreError> {
         let (mut claims, mut collected, mut slots) = (true, false, 0);
+        let mut settled = Settled::default();
         for _ in 0..STEPS_MAX {
             let found = self.store.read(&key(dead))?;
             let session = in_cell(dead, found.as_ref())?;
@@ -31,7 +130,11 @@ impl Member {
             let seen = self.slots_seen(dead, slots)?;
             match next_step(&Found { state, slots: seen, claims, collected }) {
                 Step::Fence => self.take(dead, SessionEvent::Fence)?,
-                Step::SettleIntents => intents::settle(&self.store.cells, &self.store.clock, dead, slots)?,
+                Step::SettleIntents => {
+                    let now = intents::settle(&self.store.cells, &self.store.clock, dead, slots)?;
+                    settled.rolled_forward += now.rolled_forward;
+                    settled.aborted += now.aborted;
+                }
                 Step::DropClaims => {
                     claims::drop_session(&self.store, dead)?;
                     claims = false;
@@ -41,12 +144,12 @@ impl Member {
                     collected = true;
                 }
                 Step::MarkRecovered => self.take(dead, SessionEvent::Cleaned)?,
-                Step::DeleteSlots => self.delete_slots(&Self::slot_keys(dead, slots))?,
+                Step::DeleteSlots => self.delete_slots(&slot_keys(dead, slots))?,
                 Step::DeleteSession => {
                     let is_over = |found: &Session| found.state == SessionState::Recovered;
                     self.replace(dead, |found| found.filter(|found| is_over(found)).map(|_| None))?;
                 }
-                Step::Done => return Ok(()),
+                Step::Done => return Ok(settled),
             }
         }
         Err(StoreError::Unknown(format!(
@@ -73,7 +176,7 @@ impl Member {
     }
 
     fn slots_seen(&self, session: SessionId, slots: u16) -> Result<SlotsSeen, StoreError> {
-        let keys = Self::slot_keys(session, slots);
+        let keys = slot_keys(session, slots);
         let found = self.store.insist(|| self.store.cells.read_many(&keys))?;
         let mut seen = SlotsSeen::Gone;
         for cell in found.into_iter().flatten() {
@@ -112,5 +215,47 @@ impl Member {
             self.store.change(slot, None, gone)?;
         }
         Ok(())
+    }
+
+    /// All sessions, each as it was at some instant. One that is damaged is left to `lockwood check`.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn sessions(&self) -> Result<Vec<(Session, StoredCell)>, StoreError> {
+        const PAGE: usize = 256;
+        let mut sessions = Vec::new();
+        let mut start = Start::First;
+        loop {
+            let scan = Scan { range: Range::All(Kind::Session), start, limit: PAGE };
+            let page = self.store.insist(|| self.store.cells.scan(&scan))?;
+            let last = page.last().map(|(key, _)| key.clone());
+            let more = page.len() >= PAGE;
+            sessions.extend(page.into_iter().filter_map(|(_, found)| Some((session(&found)?, found))));
+            match last {
+                Some(last) if more => start = Start::After(last),
+                _ => return Ok(sessions),
+            }
+        }
+    }
+}
+
+/// The session in a cell of the scan.
+fn session(found: &StoredCell) -> Option<Session> {
+    match &*found.cell {
+        Cell::Document(MarkedDocument { before: Some(stored), .. }) => match &*stored.document {
+            Document::Session(session) => Some(session.clone()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn slot_keys(session: SessionId, slots: u16) -> Vec<CellKey> {
+    (0..slots).map(|slot| CellKey::Slot(session, slot)).collect()
+}
+
+impl std::fmt::Debug for Recoverer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Recoverer")
     }
 }

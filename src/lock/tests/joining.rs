@@ -81,7 +81,7 @@ fn joining_goes_wrong_at_each_step() {
             cells.land();
             // What came late: a session that has not lived, or slots of none.
             other.recover(1).unwrap();
-            other.member.sweep_slots().unwrap();
+            other.member.recoverer().sweep_slots().unwrap();
             assert_eq!((world.state(1), world.slots(1)), (None, 0), "{fault:?} at {at}");
         }
         assert!(steps >= 4, "{fault:?}: only {steps} steps");
@@ -101,12 +101,12 @@ fn a_session_that_was_fenced_while_it_joined_never_lives() {
         let (view, cells) = (other.clone(), Arc::clone(&world.cells));
         world.try_join(2, &Faulty::new(&world.cells), move |id| {
             let read = cells.read(&key(id)).unwrap().unwrap();
-            assert!(view.member.fence(id, &read).unwrap());
+            assert!(view.member.recoverer().fence(id, &read).unwrap());
         })
     };
     assert!(matches!(fenced_only, Err(StoreError::Fenced)));
     other.recover(2).unwrap();
-    other.member.sweep_slots().unwrap();
+    other.member.recoverer().sweep_slots().unwrap();
     assert_eq!((world.state(2), world.slots(1), world.slots(2)), (None, 0, 0));
     assert_eq!(world.cells.list(Listed::Slots).unwrap().len(), usize::from(SLOTS), "those of the living");
 }
@@ -130,7 +130,7 @@ fn an_end_that_is_cut_short_is_finished_by_others() {
             }
             host.cells.land();
             other.recover(1).unwrap();
-            other.member.sweep_slots().unwrap();
+            other.member.recoverer().sweep_slots().unwrap();
             other.locks.sweep().unwrap();
             assert_eq!((world.state(1), world.slots(1)), (None, 0), "{fault:?} at {at}");
             assert_eq!(world.locks(), "", "{fault:?} at {at}");

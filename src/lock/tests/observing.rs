@@ -101,11 +101,11 @@ fn of_two_fences_one_takes_effect_and_a_heartbeat_in_between_beats_both() {
     let read = || world.cells.read(&key(SessionId(1))).unwrap().unwrap();
     let stale = read();
     dead.member.beat().unwrap();
-    assert!(!one.member.fence(SessionId(1), &stale).unwrap(), "it has shown that it lives");
+    assert!(!one.member.recoverer().fence(SessionId(1), &stale).unwrap(), "it has shown that it lives");
     assert_eq!(world.state(1), Some(SessionState::Live));
     let fresh = read();
-    assert!(one.member.fence(SessionId(1), &fresh).unwrap());
-    assert!(!other.member.fence(SessionId(1), &fresh).unwrap());
+    assert!(one.member.recoverer().fence(SessionId(1), &fresh).unwrap());
+    assert!(!other.member.recoverer().fence(SessionId(1), &fresh).unwrap());
     assert_eq!(world.state(1), Some(SessionState::Fenced));
 }
 
@@ -114,7 +114,7 @@ fn somebody_who_fenced_and_died_is_replaced() {
     let world = World::new();
     let (_dead, host) = (world.join(1), world.join(9));
     let read = world.cells.read(&key(SessionId(1))).unwrap().unwrap();
-    assert!(world.join(8).member.fence(SessionId(1), &read).unwrap());
+    assert!(world.join(8).member.recoverer().fence(SessionId(1), &read).unwrap());
     assert_eq!(observe(&host, &mut Observer::default()), "1");
     assert_eq!(world.state(1), None);
 }

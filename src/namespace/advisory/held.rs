@@ -12,6 +12,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ambient;
 use crate::document::{
     AdvisoryHolder, AdvisoryLock, AdvisoryRecord, Document, Ino, Key, Kind, SessionId, Version,
@@ -22,6 +24,15 @@ use crate::store::{Commit, CommitError, Range, Store, StoreError, for_each};
 
 /// The locks of an inode under the version of their document; none if there is no document.
 type Found = Option<(Version, Vec<AdvisoryLock>)>;
+
+/// The advisory locks of one file, as people see them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdvisoryLocks {
+    /// Which file.
+    pub inode: Ino,
+    /// All of its locks, never none.
+    pub locks: Vec<AdvisoryLock>,
+}
 
 /// What the mounts of this process know of the advisory locks of an open inode.
 #[derive(Debug, Default)]
@@ -68,6 +79,20 @@ impl Namespace {
         match &self.advisory.table {
             Some(table) => Ok(table.of(ino)),
             None => Ok(read(&*self.store, ino)?.map_or_else(Vec::new, |(_, locks)| locks)),
+        }
+    }
+
+    /// The advisory locks of all files that have any. A mount that is alone on its store has none to tell of: its kernel
+    /// keeps them.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn advisory_of_all(&self) -> Result<Vec<AdvisoryLocks>> {
+        match &self.advisory.table {
+            Some(table) => {
+                Ok(table.all().into_iter().map(|(inode, locks)| AdvisoryLocks { inode, locks }).collect())
+            }
+            None => Ok(advisory_of_all(&*self.store)?),
         }
     }
 
@@ -155,6 +180,21 @@ impl Namespace {
             }
         }
     }
+}
+
+/// The advisory locks that are documents, file by file, each as it was at some instant.
+///
+/// # Errors
+/// The store's; also for a document that is damaged.
+pub fn advisory_of_all(store: &dyn Store) -> std::result::Result<Vec<AdvisoryLocks>, StoreError> {
+    let mut all = Vec::new();
+    for_each::<_, StoreError>(store, Range::All(Kind::Advisory), |key, stored| {
+        if let (Key::Advisory(inode), Document::Advisory(record)) = (key, &*stored?.document) {
+            all.push(AdvisoryLocks { inode, locks: record.locks.clone() });
+        }
+        Ok(())
+    })?;
+    Ok(all)
 }
 
 fn read(store: &dyn Store, ino: Ino) -> std::result::Result<Found, StoreError> {

@@ -30,6 +30,7 @@ use crate::lock::advisory::{self, AdvisoryError, AdvisoryTable, Outcome};
 use crate::store::{Store, StoreError};
 
 use held::Held;
+pub use held::{AdvisoryLocks, advisory_of_all};
 use waits::Waits;
 
 /// Who waits looks again after this long though nothing rang, and after twice as long the next time, up to the second.

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::ambient::{Clock, SystemClock};
+use crate::ambient::{self, Clock, SystemClock};
 use crate::document::{Key, Kind, SessionId};
 use crate::store::{Listener, Notice};
 
@@ -17,9 +17,13 @@ pub(super) struct Bell {
     rings: Mutex<u64>,
     rang: Condvar,
     sessions: Mutex<Sessions>,
-    closed: Mutex<bool>,
+    /// Since when the session ends, if it does.
+    closed: Mutex<Option<Instant>>,
     close: Condvar,
 }
+
+/// For so long after its end has begun a session insists on what it asks of a store that fails.
+const INSISTS_FOR: Duration = Duration::from_secs(2);
 
 /// What the notices have said of sessions.
 #[derive(Default)]
@@ -54,18 +58,18 @@ impl Bell {
 
     /// The session ends: its threads are to end too.
     pub(super) fn close(&self) {
-        *self.closed.lock() = true;
+        self.closed.lock().get_or_insert_with(ambient::monotonic);
         self.close.notify_all();
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        *self.closed.lock()
+        self.closed.lock().is_some()
     }
 
     /// Sleeps for this long, or until the session ends.
     pub(super) fn wait_until_closed(&self, at_most: Duration) {
         let mut closed = self.closed.lock();
-        if !*closed {
+        if closed.is_none() {
             self.close.wait_for(&mut closed, at_most);
         }
     }
@@ -85,6 +89,11 @@ impl Clock for Bell {
         let mut rings = self.rings.lock();
         let before = *rings;
         self.rang.wait_while_for(&mut rings, |rings| *rings == before, duration);
+    }
+
+    /// A store that is away must not keep an unmount: what it leaves, others clean up after.
+    fn is_over(&self) -> bool {
+        self.closed.lock().is_some_and(|since| since.elapsed() > INSISTS_FOR)
     }
 
     fn wall_clock(&self) -> SystemTime {

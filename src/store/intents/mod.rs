@@ -33,7 +33,7 @@ use crate::document::{Key, SessionId, Stored, Version};
 use crate::store::counts::Counts;
 use crate::store::stopped::Stopped;
 
-pub use settle::{create_slots, settle};
+pub use settle::{Settled, create_slots, settle};
 pub use slots::OwnSlot;
 
 /// How often a commit starts over that others keep from marking what it writes. With the pauses that is some fifteen

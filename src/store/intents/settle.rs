@@ -43,9 +43,19 @@ pub fn create_slots<C: Cells + ?Sized>(
     (0..slots).map(make).collect()
 }
 
+/// What was done about the intents of a dead session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Commits that had been decided, and were completed.
+    pub rolled_forward: u32,
+    /// Commits that had not, and were undone.
+    pub aborted: u32,
+}
+
 /// Settles all that a dead session has begun: what it has committed is completed, all else is aborted, and its slots are
 /// sealed. After that nothing of this session can ever be committed. To be called only once the session is fenced. To do it
-/// again, or several times at once, changes nothing more.
+/// again, or several times at once, changes nothing more. Returns what this call did; another at the same time may have
+/// done the same.
 ///
 /// # Errors
 /// As the engine fails; then it must be called again.
@@ -54,24 +64,31 @@ pub fn settle<C: Cells + ?Sized>(
     clock: &Arc<dyn Clock>,
     session: SessionId,
     slots: u16,
-) -> Result<(), StoreError> {
+) -> Result<Settled, StoreError> {
     let requests = Requests::new(cells.clone(), clock.clone(), session.0);
-    (0..slots).try_for_each(|index| settle_slot(&requests, session, index))
+    let mut all = Settled::default();
+    for index in 0..slots {
+        let one = settle_slot(&requests, session, index)?;
+        all.rolled_forward += one.rolled_forward;
+        all.aborted += one.aborted;
+    }
+    Ok(all)
 }
 
 fn settle_slot<C: Cells + ?Sized>(
     requests: &Requests<C>,
     session: SessionId,
     index: u16,
-) -> Result<(), StoreError> {
+) -> Result<Settled, StoreError> {
     let key = CellKey::Slot(session, index);
+    let mut done = Settled::default();
     for _ in 0..LOOKS_MAX {
         let found = read_slot(requests, &key)?;
         let step = decide::settling(found.as_ref().map(|(slot, _)| slot));
-        let Some((slot, version)) = found else { return Ok(()) };
+        let Some((slot, version)) = found else { return Ok(done) };
         let intent = IntentId { session, slot: index, number: slot.number };
         match step {
-            Settling::Done => return Ok(()),
+            Settling::Done => return Ok(done),
             Settling::Abort => {
                 if let Some(next) = decide::abort(&slot) {
                     requests.set(&key, Some(version), Some(&Cell::Slot(next)))?;
@@ -80,12 +97,16 @@ fn settle_slot<C: Cells + ?Sized>(
             }
             Settling::RollForward if rules::holds(Rule::CommittedIntentsRolledForward) => {
                 roll_forward(requests, &slot)?;
+                done.rolled_forward = 1;
             }
-            Settling::RollBack => roll_back(requests, intent, &slot)?,
+            Settling::RollBack => {
+                roll_back(requests, intent, &slot)?;
+                done.aborted = 1;
+            }
             Settling::RollForward | Settling::Seal => {}
         }
         if !rules::holds(Rule::SlotsSealed) {
-            return Ok(());
+            return Ok(done);
         }
         if let Some(next) = decide::seal(&slot) {
             requests.set(&key, Some(version), Some(&Cell::Slot(next)))?;

@@ -7,12 +7,14 @@
 //! of one mount may show it before that of another does, so what is told of it meanwhile is not held to an order.
 //! LOCKWOOD_LINEAR_SEEDS says how many histories are recorded.
 
+mod lag;
 mod model;
 mod record;
 mod search;
 
 use std::io::Write as _;
 
+use crate::common::rng;
 use crate::many::Many;
 use model::{Call, Outcome, Tree};
 use record::Stage;
@@ -26,7 +28,7 @@ fn seeds() -> u64 {
 
 /// Records a history a seed; returns how many overlapping pairs of operations there were, and what was not explained.
 fn hunt(many: &Many, seeds: u64) -> (u64, Vec<String>) {
-    let stage = Stage::new(many);
+    let stage = Stage::new(&many.points, "linear");
     let (mut overlaps, mut wrong) = (0, Vec::new());
     for seed in 0..seeds {
         let (before, events) = stage.record(seed);
@@ -51,7 +53,7 @@ fn histories_through_several_mounts_are_linearizable() {
 }
 
 fn event(thread: usize, begun: u64, ended: u64, call: Call, outcome: Outcome) -> Event {
-    Event { thread, begun, ended, call, outcome }
+    Event { thread, begun, ended, call, outcome, after: 0 }
 }
 
 #[test]
@@ -87,6 +89,68 @@ fn the_search_objects_to_what_no_order_explains() {
     let modes =
         [event(0, 0, 1, Call::SetMode(0o600), Done), event(1, 2, 3, Call::GetMode, Outcome::Mode(0o644))];
     assert!(explain(&Tree { mode: 0o644, ..Tree::default() }, &modes).is_none());
+}
+
+/// What hosts may show of each other's changes, and what not.
+#[test]
+fn between_hosts_a_look_may_be_old_by_the_bound_and_a_change_may_not() {
+    use Outcome::{Absent, Directory, Done, Exists, File};
+    const LAG: u64 = 100;
+    let (name, other) = ((0, 0), (1, 1));
+    let empty = Tree::default();
+    let explained = |events: &[Event]| explain(&empty, &lag::lagging(events, 2, LAG)).is_some();
+    let made = event(0, 0, 10, Call::Mkdir(name), Done);
+    // Another host (odd threads) may not see it yet, for as long as the bound; the same host must.
+    let look = |thread, begun| event(thread, begun, begun + 1, Call::Look(name), Absent);
+    assert!(explained(&[made.clone(), look(1, 50)]));
+    assert!(explained(&[made.clone(), look(1, 109)]));
+    assert!(!explained(&[made.clone(), look(1, 111)]));
+    assert!(!explained(&[made.clone(), look(0, 50)]));
+    assert!(!explained(&[made.clone(), look(2, 50)]), "another thread of the same host");
+    // Nobody sees what is not there yet, nor refuses for what is long gone.
+    assert!(!explained(&[
+        event(1, 0, 9, Call::Look(name), Directory),
+        event(0, 10, 20, Call::Mkdir(name), Done)
+    ]));
+    let gone = [made.clone(), event(0, 20, 30, Call::Rmdir(name), Done)];
+    let refused = |begun| event(1, begun, begun + 1, Call::Mkdir(name), Exists);
+    assert!(explained(&[&gone[..], &[refused(120)]].concat()));
+    assert!(!explained(&[&gone[..], &[refused(131)]].concat()));
+    // Changes are true at once: one of two who make a name, one of two who remove it, and a rename that was done was done.
+    let both = |one, two| [made.clone(), event(0, 20, 30, one, Done), event(1, 25, 35, two, Done)];
+    assert!(!explained(&[made.clone(), event(1, 5, 15, Call::Mkdir(name), Done)]));
+    assert!(!explained(&both(Call::Rmdir(name), Call::Rmdir(name))));
+    assert!(!explained(&both(Call::Rename(name, other), Call::Rmdir(name))));
+    let lost = event(1, 300, 301, Call::Look(name), Directory);
+    assert!(!explained(&[made.clone(), event(0, 20, 30, Call::Rename(name, other), Done), lost]));
+    let files = [event(0, 0, 1, Call::Create(name), File(7)), event(1, 200, 201, Call::Look(name), File(8))];
+    assert!(!explained(&files));
+}
+
+/// The recorder with the weaker promise: over one directory, which keeps it, and over two that know nothing of each other.
+#[test]
+fn hosts_that_never_hear_of_each_other_are_found_out() {
+    let lag = std::time::Duration::from_millis(20);
+    let pace = record::Pace { calls: 6, pause: lag };
+    let [one, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let objections = |points: [&std::path::Path; 2]| {
+        let points = points.map(std::path::Path::to_owned);
+        let object = |seed: &u64| {
+            let name = format!("history{seed}");
+            if points[1] != points[0] {
+                for dir in ["d0", "d1"] {
+                    std::fs::create_dir_all(points[1].join(&name).join(dir)).unwrap();
+                }
+                std::fs::write(points[1].join(&name).join("file"), b"x").unwrap();
+            }
+            let (before, events) = Stage::record_apart(&points, &name, *seed, pace, lag);
+            explain(&before, &lag::lagging(&events, 2, lag.as_nanos() as u64)).is_none()
+        };
+        (0..12).filter(object).count()
+    };
+    assert!(objections([one.path(), other.path()]) > 0, "nobody objects to two different trees");
+    let third = tempfile::tempdir().unwrap();
+    assert_eq!(objections([third.path(); 2]), 0, "one tree keeps every promise");
 }
 
 /// The recorder and the search together find mounts that do not tell each other.

@@ -36,6 +36,10 @@ pub(super) enum Outcome {
     DoneOrMet,
     /// The second case of that.
     Met,
+    /// The same between hosts, where what Linux knows of either name may be old: done, or nothing was asked for.
+    DoneOrNot,
+    /// The second case of that.
+    Not,
     /// Told of something that another operation was changing at that moment. Until that returns, one mount may show it
     /// while another does not yet, so this may be either.
     Early,
@@ -53,7 +57,11 @@ pub(super) enum Thing {
 impl Outcome {
     /// What it may have been.
     pub(super) fn cases(self) -> Vec<Self> {
-        if self == Self::DoneOrMet { vec![Self::Done, Self::Met] } else { vec![self] }
+        match self {
+            Self::DoneOrMet => vec![Self::Done, Self::Met],
+            Self::DoneOrNot => vec![Self::Done, Self::Not],
+            one => vec![one],
+        }
     }
 }
 
@@ -64,12 +72,36 @@ pub(super) struct Tree {
     pub(super) mode: u32,
 }
 
+impl Call {
+    /// The names that it is about; none for the file whose mode changes.
+    pub(super) fn touches(self) -> [Option<Place>; 2] {
+        match self {
+            Self::Mkdir(at) | Self::Rmdir(at) | Self::Create(at) | Self::Unlink(at) | Self::Look(at) => {
+                [Some(at), Some(at)]
+            }
+            Self::Rename(from, to) | Self::Exchange(from, to) => [Some(from), Some(to)],
+            Self::SetMode(_) | Self::GetMode => [None, None],
+        }
+    }
+
+    /// Whether the call has changed something, if that was its outcome.
+    pub(super) fn changes(self, outcome: Outcome) -> bool {
+        let done =
+            matches!(outcome, Outcome::Done | Outcome::File(_) | Outcome::DoneOrMet | Outcome::DoneOrNot);
+        done && match self {
+            Self::Look(_) | Self::GetMode => false,
+            Self::Rename(from, to) | Self::Exchange(from, to) => from != to,
+            _ => true,
+        }
+    }
+}
+
 impl Tree {
     /// The state after the call, if the call may have this outcome here.
     pub(super) fn after(&self, call: Call, outcome: Outcome) -> Option<Self> {
         use Outcome::{Absent, Done, Exists, File, Mode, Refused, WrongKind};
         let stays = |holds: bool| holds.then(|| self.clone());
-        if let Refused(_) | Outcome::Early = outcome {
+        if let Refused(_) | Outcome::Early | Outcome::Not = outcome {
             return stays(true);
         }
         let at = |place: Place| self.names.get(&place).copied();

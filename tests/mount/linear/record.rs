@@ -1,19 +1,20 @@
-//! Recording: threads that make random calls through different mounts, stamped by one shared clock.
+//! Recording: threads that make random calls through different mounts, stamped by one shared clock: nanoseconds, no two
+//! alike.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::model::{Call, Outcome, Place, Thing, Tree};
+use super::rng::Rng;
 use super::search::Event;
-use crate::common::rng::Rng;
-use crate::many::Many;
 
 const DIRS: usize = 2;
 const NAMES: [&str; 2] = ["m", "n"];
@@ -24,6 +25,39 @@ pub(super) struct Stage {
     home: PathBuf,
 }
 
+/// How a history is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// How many calls a thread makes: from this number to two more.
+    pub(super) calls: u64,
+    /// The longest pause before a call.
+    pub(super) pause: Duration,
+}
+
+impl Pace {
+    /// As fast as can be.
+    pub(super) const FAST: Self = Self { calls: 3, pause: Duration::ZERO };
+}
+
+/// The clock of a history.
+struct Stamps {
+    origin: Instant,
+    last: AtomicU64,
+}
+
+impl Stamps {
+    #[allow(clippy::disallowed_methods, reason = "how long it took is what is judged")]
+    fn new() -> Self {
+        Self { origin: Instant::now(), last: AtomicU64::new(0) }
+    }
+
+    fn next(&self) -> u64 {
+        let now = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let later = |last: u64| Some(now.max(last + 1));
+        self.last.fetch_update(SeqCst, SeqCst, later).map_or(now, |last| now.max(last + 1))
+    }
+}
+
 struct View {
     dirs: Vec<OwnedFd>,
     /// Open all the time, so that its attributes are asked for by descriptor.
@@ -31,24 +65,67 @@ struct View {
 }
 
 impl Stage {
-    pub(super) fn new(many: &Many) -> Self {
+    /// A new directory of this name, made through the first of the mounts and found by all.
+    pub(super) fn new(points: &[PathBuf], name: &str) -> Self {
+        let home = points[0].join(name);
+        fs::create_dir(&home).unwrap();
+        Self::make(&home);
+        let views = points.iter().map(|point| View::open(&point.join(name)).unwrap()).collect();
+        Self { views, home }
+    }
+
+    fn make(home: &Path) {
         for dir in 0..DIRS {
-            fs::create_dir(many.at(0, &format!("d{dir}"))).unwrap();
+            fs::create_dir(home.join(format!("d{dir}"))).unwrap();
         }
-        fs::write(many.at(0, "file"), b"x").unwrap();
-        let view = |mount: usize| View {
-            dirs: (0..DIRS)
-                .map(|dir| File::open(many.at(mount, &format!("d{dir}"))).unwrap().into())
-                .collect(),
-            file: File::open(many.at(mount, "file")).unwrap(),
-        };
-        Self { views: (0..many.points.len()).map(view).collect(), home: many.points[0].clone() }
+        fs::write(home.join("file"), b"x").unwrap();
+    }
+
+    /// Records one history in a new directory of this name, through mounts of several hosts: from the tree that it begins
+    /// with, which each host finds within `within`, as it was before any of them had looked.
+    ///
+    /// # Panics
+    /// When a host does not find the directory in time.
+    pub(super) fn record_apart(
+        points: &[PathBuf],
+        name: &str,
+        seed: u64,
+        pace: Pace,
+        within: Duration,
+    ) -> (Tree, Vec<Event>) {
+        let mut rng = Rng::new(seed);
+        let home = points[0].join(name);
+        fs::create_dir(&home).unwrap();
+        Self::make(&home);
+        let mut stage = Self { views: vec![View::open(&home).unwrap()], home };
+        let before = stage.prepare(&mut rng);
+        let stamps = Stamps::new();
+        for point in &points[1..] {
+            stage.views.push(loop {
+                match View::open(&point.join(name)) {
+                    Ok(view) => break view,
+                    Err(_) if stamps.origin.elapsed() < within => {
+                        std::thread::sleep(Duration::from_millis(5))
+                    }
+                    Err(error) => {
+                        panic!("{name} is not found at {} after {within:?}: {error}", point.display())
+                    }
+                }
+            });
+        }
+        let events = stage.play(&mut rng, pace);
+        (before, events)
     }
 
     /// Records one history, from the tree that it begins with.
     pub(super) fn record(&self, seed: u64) -> (Tree, Vec<Event>) {
         let mut rng = Rng::new(seed);
         let before = self.prepare(&mut rng);
+        let events = self.play(&mut rng, Pace::FAST);
+        (before, with_met_renames(events))
+    }
+
+    fn play(&self, rng: &mut Rng, pace: Pace) -> Vec<Event> {
         // Each mount looks at every name first: what its kernel remembers of them is what may be wrong later.
         for view in &self.views {
             for place in places() {
@@ -57,8 +134,8 @@ impl Stage {
             view.run(Call::GetMode);
         }
         let threads = 2 + rng.below(3) as usize;
-        let calls = 3 + rng.below(3) as usize;
-        let clock = AtomicU64::new(0);
+        let calls = (pace.calls + rng.below(3)) as usize;
+        let clock = Stamps::new();
         let start = Barrier::new(threads);
         let seeds: Vec<u64> = (0..threads).map(|_| rng.next()).collect();
         let mut events = Vec::new();
@@ -71,19 +148,22 @@ impl Stage {
                     scope.spawn(move || {
                         let mut rng = Rng::new(seed);
                         let planned: Vec<Call> = (0..calls).map(|_| draw(&mut rng)).collect();
+                        let pauses: Vec<Duration> =
+                            (0..calls).map(|_| pace.pause.mul_f64(rng.below(1000) as f64 / 1000.0)).collect();
                         start.wait();
-                        let live = |call: Call| {
-                            let begun = clock.fetch_add(1, SeqCst);
+                        let live = |(call, pause): (Call, Duration)| {
+                            std::thread::sleep(pause);
+                            let begun = clock.next();
                             let outcome = view.run(call);
-                            Event { thread, begun, ended: clock.fetch_add(1, SeqCst), call, outcome }
+                            Event { thread, begun, ended: clock.next(), call, outcome, after: 0 }
                         };
-                        planned.into_iter().map(live).collect::<Vec<_>>()
+                        planned.into_iter().zip(pauses).map(live).collect::<Vec<_>>()
                     })
                 })
                 .collect();
             running.into_iter().for_each(|thread| events.extend(thread.join().unwrap()));
         });
-        (before, with_met_renames(events))
+        events
     }
 
     /// Clears what the history before has left, and makes a few things.
@@ -136,22 +216,12 @@ fn with_met_renames(events: Vec<Event>) -> Vec<Event> {
 
 /// Whether an event changed nothing and was told of what another was changing at that moment.
 fn looks_at_what_changes(event: &Event, events: &[Event]) -> bool {
-    let touched = |call: Call| match call {
-        Call::Mkdir(at) | Call::Rmdir(at) | Call::Create(at) | Call::Unlink(at) | Call::Look(at) => {
-            vec![Some(at)]
-        }
-        Call::Rename(from, to) | Call::Exchange(from, to) => vec![Some(from), Some(to)],
-        Call::SetMode(_) | Call::GetMode => vec![None],
-    };
-    let changes = |event: &Event| {
-        let done = matches!(event.outcome, Outcome::Done | Outcome::File(_));
-        done && !matches!(event.call, Call::Look(_) | Call::GetMode)
-    };
+    let changes = |event: &Event| event.call.changes(event.outcome);
     !changes(event)
         && events.iter().any(|other| {
             let meets = other.begun < event.ended && event.begun < other.ended;
-            let mut both = touched(other.call).into_iter().filter(|at| touched(event.call).contains(at));
-            meets && changes(other) && both.next().is_some()
+            let touched = event.call.touches();
+            meets && changes(other) && other.call.touches().iter().any(|at| touched.contains(at))
         })
 }
 
@@ -176,6 +246,12 @@ fn draw(rng: &mut Rng) -> Call {
 }
 
 impl View {
+    fn open(home: &Path) -> std::io::Result<Self> {
+        let dir = |dir: usize| File::open(home.join(format!("d{dir}"))).map(OwnedFd::from);
+        let dirs = (0..DIRS).map(dir).collect::<Result<_, _>>()?;
+        Ok(Self { dirs, file: File::open(home.join("file"))? })
+    }
+
     fn run(&self, call: Call) -> Outcome {
         self.attempt(call).unwrap_or_else(|errno| match (errno, call) {
             (Errno::NOENT, _) => Outcome::Absent,

@@ -252,7 +252,7 @@ fn add_fencers(actors: &mut Actors, world: &Arc<World>, sessions: usize, beating
                     continue;
                 };
                 let _others_do_the_rest = match manner {
-                    0 => member.fence(victim, &found).map(|_| ()),
+                    0 => member.recoverer().fence(victim, &found).map(|_| ()),
                     // Recovery begins with the fence, if there is none yet.
                     _ => member.recover(victim, &collect_nothing),
                 };
@@ -284,7 +284,7 @@ fn end(world: &Arc<World>, beating: &Beating) -> Result<(), String> {
         }
     }
     site.locks.sweep().map_err(|error| format!("sweeping ghosts: {error}"))?;
-    site.member.sweep_slots().map_err(|error| format!("sweeping slots: {error}"))?;
+    site.member.recoverer().sweep_slots().map_err(|error| format!("sweeping slots: {error}"))?;
     site.member.leave(&collect_nothing).map_err(|error| format!("the last session leaves: {error}"))?;
     let cells = cells(world, 0);
     for what in [Listed::Locks, Listed::Slots] {

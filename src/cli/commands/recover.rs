@@ -1,0 +1,240 @@
+//! `lockwood recover`: cleans up after dead sessions where no mount does it.
+//!
+//! On a volume that many hosts share, by the steps of a surviving mount, with none there. A store in a directory is
+//! recovered as the next mount of it would.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::sessions;
+use crate::cli::Failure;
+use crate::cli::args::Recover;
+use crate::cli::output::{countdown, print, print_json};
+use crate::cli::target::{SharedVolume, Target};
+use crate::content::BackingFiles;
+use crate::document::{Document, Kind, Orphan, Session, SessionId};
+use crate::fuse::control::refusals;
+use crate::lock::session::{Observer, observe};
+use crate::namespace::{Looked, Namespace, Outsider, Recovered, SessionInfo, Settings};
+use crate::store::embedded::Tuning;
+use crate::store::embedded::open::OpenVolume;
+use crate::store::embedded::owner;
+use crate::store::{Range, Reader, StoreError, for_each};
+
+/// A heartbeat is looked at so often while it must be seen to stand still.
+const LOOKS_PER_LEASE: u32 = 2 * observe::PARTS;
+/// Nobody is asked more often.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// A recovery opens few files at once.
+const BACKING_FILES_OPEN: usize = 64;
+
+/// What came of it.
+#[derive(Debug, Default)]
+struct Report {
+    recovered: Vec<Recovered>,
+    live: Vec<Session>,
+}
+
+pub(in crate::cli) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
+    let only = arguments.session;
+    let target = Target::find(&arguments.target)?;
+    let shared = match &target {
+        Target::Shared(volume) => Some(volume.clone()),
+        Target::Mount(mount_point) => SharedVolume::mounted_at(mount_point)?,
+        Target::Store(_) => None,
+    };
+    let report = match (shared, &target) {
+        (Some(volume), _) => of_shared(&volume, only)?,
+        (None, _) if only.is_some() => {
+            return Err("a store in a directory is recovered as a whole: leave the session out".into());
+        }
+        (None, Target::Store(store)) => of_directory(store)?,
+        // Who owns the store recovered it before it was mounted.
+        (None, _) => {
+            let live = sessions::all(&target)?.into_iter().map(|seen| seen.session).collect();
+            Report { recovered: Vec::new(), live }
+        }
+    };
+    if arguments.json {
+        print_json(&json!({ "recovered": report.recovered, "live": report.live }))?;
+    } else {
+        print(&words(&report))?;
+    }
+    match report.live.first().filter(|_| only.is_some()) {
+        Some(Session { id, .. }) => Err(format!(
+            "session {id} shows that it lives and was left alone; `lockwood break {} {id} --force` fences it",
+            arguments.target.display()
+        )
+        .into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn of_shared(volume: &SharedVolume, only: Option<SessionId>) -> Result<Report, Failure> {
+    let outsider = volume.outsider()?;
+    if let Some(only) = only
+        && !outsider.sessions()?.iter().any(|session| session.id == only)
+    {
+        return Err(refusals::no_session(only, volume).into());
+    }
+    watch(&outsider, only)
+}
+
+/// Recovers who is dead, and watches the others until each has shown that it lives or has not for a lease.
+fn watch(outsider: &Outsider, only: Option<SessionId>) -> Result<Report, Failure> {
+    let mut observer = Observer::default();
+    // The heartbeats of those that were there at the first look, until each is decided.
+    let mut undecided: Option<BTreeMap<SessionId, u64>> = None;
+    let mut report = Report::default();
+    let mut bar = None;
+    loop {
+        let Looked { dead, others } = outsider.look(&mut observer, only)?;
+        for session in &dead {
+            let failed = |error| format!("session {} was not recovered: {error}", session.id);
+            report.recovered.push(outsider.recover(session).map_err(failed)?);
+        }
+        let first = || others.iter().map(|session| (session.id, session.heartbeat)).collect();
+        let waiting = undecided.get_or_insert_with(first);
+        waiting.retain(|id, heartbeat| match others.iter().find(|session| session.id == *id) {
+            Some(session) if session.heartbeat != *heartbeat => {
+                report.live.push(session.clone());
+                false
+            }
+            // It has ended, or somebody else has recovered it.
+            found => found.is_some(),
+        });
+        let leases = || others.iter().filter(|session| waiting.contains_key(&session.id)).map(|s| s.lease_ms);
+        let (Some(shortest), Some(longest)) = (leases().min(), leases().max()) else { break };
+        let bar = bar.get_or_insert_with(|| {
+            let (count, lease) = (waiting.len(), longest as f64 / 1000.0);
+            let sessions = if count == 1 { "session" } else { "sessions" };
+            eprintln!(
+                "lockwood: {count} {sessions} may live: watching for a heartbeat, for a lease ({lease} s)"
+            );
+            countdown("watching for heartbeats", Duration::from_millis(longest))
+        });
+        let pause = (Duration::from_millis(shortest) / LOOKS_PER_LEASE).max(PAUSE_MIN);
+        std::thread::sleep(pause);
+        bar.inc(u64::try_from(pause.as_millis()).unwrap_or_default());
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    Ok(report)
+}
+
+/// What the next mount of the store would do first, and nothing else.
+fn of_directory(store: &Path) -> Result<Report, Failure> {
+    let mut volume = OpenVolume::open(store, &[], Tuning::default())?;
+    let before = left(&*volume.store)?;
+    if before.sessions.is_empty() && before.files.is_empty() && !volume.crashed() {
+        volume.close()?;
+        return Ok(Report::default());
+    }
+    let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
+    let info = SessionInfo {
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        boot_id: owner::boot_id(),
+        pid: std::process::id(),
+        mount_point: "lockwood recover".to_owned(),
+    };
+    Namespace::begin(volume.store.clone(), backing, Settings::default(), info)?.end()?;
+    let after = left(&*volume.store)?;
+    if after.sessions.is_empty() {
+        volume.recovered()?;
+    }
+    volume.close()?;
+    if !after.files.is_empty() {
+        let (count, store) = (after.files.len(), store.display());
+        return Err(format!(
+            "{count} files that nothing names could not be removed; `lockwood check {store}` says why"
+        )
+        .into());
+    }
+    let recovered = |session: Session| Recovered {
+        files: before.files.iter().filter(|owner| **owner == Some(session.id)).count() as u64,
+        session,
+        before: false,
+        rolled_forward: 0,
+        aborted: 0,
+        operations: Some(Vec::new()),
+        advisory_locks: 0,
+        objects: 0,
+    };
+    Ok(Report { recovered: before.sessions.into_iter().map(recovered).collect(), live: Vec::new() })
+}
+
+/// What those left that had the store open.
+#[derive(Default)]
+struct Left {
+    sessions: Vec<Session>,
+    /// For each file without a name, whose it was.
+    files: Vec<Option<SessionId>>,
+}
+
+fn left(store: &dyn Reader) -> Result<Left, StoreError> {
+    let mut left = Left::default();
+    for_each::<_, StoreError>(store, Range::All(Kind::Session), |_, stored| {
+        if let Document::Session(session) = &*stored?.document {
+            left.sessions.push(session.clone());
+        }
+        Ok(())
+    })?;
+    for_each::<_, StoreError>(store, Range::All(Kind::Orphan), |_, stored| {
+        left.files.push(match stored.as_ref().map(|stored| &*stored.document) {
+            Ok(Document::Orphan(Orphan { session })) => Some(*session),
+            _ => None,
+        });
+        Ok(())
+    })?;
+    Ok(left)
+}
+
+fn words(report: &Report) -> String {
+    let mut text = String::new();
+    for done in &report.recovered {
+        let by = if done.before { ", and had been fenced" } else { "" };
+        text.push_str(&format!("{} was dead{by}: it is cleaned up after\n", named(&done.session)));
+        text.push_str(&left_words(done));
+    }
+    if report.recovered.is_empty() {
+        text.push_str("nothing to recover\n");
+    }
+    for session in &report.live {
+        text.push_str(&format!("{} lives and is left alone\n", named(session)));
+    }
+    text
+}
+
+fn named(session: &Session) -> String {
+    let Session { id, pid, host, mount_point, .. } = session;
+    format!("session {id} (process {pid} on {host}, {mount_point})")
+}
+
+/// What was done about what a session had left.
+pub(super) fn left_words(done: &Recovered) -> String {
+    let mut text = String::new();
+    for (count, what) in [
+        (u64::from(done.rolled_forward), "commits completed that had been decided"),
+        (u64::from(done.aborted), "commits undone that had not been decided"),
+        (done.advisory_locks, "advisory locks released"),
+        (done.files, "files removed that it had open and that nothing names"),
+        (done.objects, "objects removed that it had put and that nothing names"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!("  {count} {what}\n"));
+        }
+    }
+    let Some(operations) = &done.operations else {
+        text.push_str("  its locks are on servers of which no majority answers: they end by themselves\n");
+        return text;
+    };
+    for operation in operations {
+        text.push_str(&super::breaking::released_words(operation));
+    }
+    text
+}
