@@ -92,7 +92,12 @@ impl Site {
         })?;
         world.event(|| format!("session {id} lives"), |mix| mix(id.0));
         let store = IntentStore::new(Arc::clone(&cells), Arc::clone(&clock), id, own);
-        let keep_for = Duration::from_millis(world.below(2) * world.below(2_000));
+        // Not at all, for a while, or until somebody wants it.
+        let keep_for = match world.below(3) {
+            0 => Duration::ZERO,
+            1 => Duration::from_millis(world.below(2_000)),
+            _ => Duration::MAX,
+        };
         let keep_from_use = 1 + world.below(2) as u32;
         let settings =
             Settings { id_bytes_max: ID_BYTES_MAX, keep_for, keep_from_use, ..Settings::default() };
