@@ -23,7 +23,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::claims::{in_cell, is_own, take_out};
 use super::record::holds_shared;
@@ -53,6 +53,7 @@ pub(super) enum Sharing {
 #[derive(Default)]
 pub(super) struct KeptLocks {
     inner: Mutex<Inner>,
+    look: Condvar,
 }
 
 /// Never locked across a request.
@@ -60,6 +61,8 @@ pub(super) struct KeptLocks {
 struct Inner {
     kept: HashMap<CellKey, Kept>,
     used: HashMap<CellKey, Used>,
+    /// Whether the documents are to be looked at now.
+    look: bool,
 }
 
 /// A share that is kept, or is in use by the operation that took it and is to be kept.
@@ -107,7 +110,7 @@ impl KeptLocks {
     /// Notes that a share is taken that is not kept; whether it is to be kept from now on.
     fn is_worth_keeping(&self, key: &CellKey, now: Duration, settings: &Settings) -> bool {
         let Settings { keep_for, keep_from_use, .. } = *settings;
-        let Inner { kept, used } = &mut *self.inner.lock();
+        let Inner { kept, used, .. } = &mut *self.inner.lock();
         if keep_for.is_zero() || kept.contains_key(key) || kept.len() >= KEPT_MAX {
             return false;
         }
@@ -134,11 +137,14 @@ impl KeptLocks {
         known: StoredCell,
         now: Duration,
     ) -> Option<Use> {
-        let Inner { kept, used } = &mut *self.inner.lock();
+        let Inner { kept, used, look } = &mut *self.inner.lock();
         let Entry::Vacant(place) = kept.entry(key.clone()) else { return None };
         let claim = Claim { operation: Arc::clone(operation), known };
         place.insert(Kept { claim, users: 1, is_wanted: false, since: now, last_use: now });
         used.remove(key);
+        // Somebody may have come between the claim and now, and a notice that came too was none of ours yet.
+        *look = true;
+        self.look.notify_all();
         Some(Use { key: key.clone(), number: operation.number() })
     }
 
@@ -208,18 +214,28 @@ impl Claim {
 }
 
 impl SharedLocks {
-    /// Whether a change of one of these documents is to be looked at: [`SharedLocks::look_at_kept`].
-    pub fn keeps_any(&self, keys: &[Key]) -> bool {
-        let inner = self.kept.inner.lock();
-        !inner.kept.is_empty()
-            && keys.iter().any(|key| match key {
-                Key::Lock(id) => inner.kept.contains_key(&CellKey::Lock(Arc::clone(id))),
-                _ => false,
-            })
+    /// These documents have changed, or any may have: ends a wait if the session keeps one of them.
+    pub fn kept_changed(&self, keys: Option<&[Key]>) {
+        let Inner { kept, look, .. } = &mut *self.kept.inner.lock();
+        let keeps =
+            |key: &Key| matches!(key, Key::Lock(id) if kept.contains_key(&CellKey::Lock(Arc::clone(id))));
+        if keys.is_none_or(|keys| !kept.is_empty() && keys.iter().any(keeps)) {
+            *look = true;
+            self.kept.look.notify_all();
+        }
+    }
+
+    /// Waits until a share is kept, or one that is kept has changed, but no longer than this.
+    pub fn await_kept_change(&self, at_most: Duration) {
+        let mut inner = self.kept.inner.lock();
+        if !inner.look {
+            self.kept.look.wait_for(&mut inner, at_most);
+        }
+        inner.look = false;
     }
 
     /// Looks at the shares that the session keeps, and lets go of those that somebody waits for or that nobody has used for
-    /// a while. To be called once a second, and when one of them has changed. Asks for nothing if none is kept.
+    /// a while. To be called once a second, and after each [`SharedLocks::await_kept_change`]. Asks for nothing if none is kept.
     ///
     /// # Errors
     /// The store's.

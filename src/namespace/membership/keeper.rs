@@ -1,10 +1,10 @@
 //! The thread that looks at the locks which a session keeps between its operations, so that nobody waits for them in vain.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex};
 
 use crate::ambient;
 use crate::lock::SharedLocks;
@@ -21,14 +21,7 @@ pub(super) struct Keeper {
 
 struct Shared {
     locks: SharedLocks,
-    asked: Mutex<Asked>,
-    wake: Condvar,
-}
-
-#[derive(Default)]
-struct Asked {
-    look: bool,
-    end: bool,
+    ended: AtomicBool,
 }
 
 impl Keeper {
@@ -37,7 +30,7 @@ impl Keeper {
     /// # Errors
     /// The store's if it tells of no changes, and the operating system's if there is no room for a thread.
     pub(super) fn start(locks: SharedLocks, store: &dyn Store) -> Result<Self, StoreError> {
-        let shared = Arc::new(Shared { locks, asked: Mutex::default(), wake: Condvar::new() });
+        let shared = Arc::new(Shared { locks, ended: AtomicBool::new(false) });
         store.listen(Arc::clone(&shared) as _)?;
         let theirs = Arc::clone(&shared);
         let thread = ambient::spawn("lockwood-keep", move || theirs.run());
@@ -48,8 +41,8 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.shared.asked.lock().end = true;
-        self.shared.wake.notify_all();
+        self.shared.ended.store(true, Relaxed);
+        self.shared.locks.kept_changed(None);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             log::error!(
                 "the thread that looks at kept locks has panicked; who waits for one waits until this session ends"
@@ -60,33 +53,20 @@ impl Drop for Keeper {
 
 impl Shared {
     fn run(&self) {
-        loop {
-            {
-                let mut asked = self.asked.lock();
-                if !asked.look && !asked.end {
-                    self.wake.wait_for(&mut asked, LOOK_AT_LEAST_EVERY);
-                }
-                if asked.end {
-                    return;
-                }
-                asked.look = false;
-            }
+        while !self.ended.load(Relaxed) {
             if let Err(error) = self.locks.look_at_kept() {
                 log::debug!("the locks that are kept were not looked at: {error}; trying again");
             }
+            self.locks.await_kept_change(LOOK_AT_LEAST_EVERY);
         }
     }
 }
 
 impl Listener for Shared {
     fn notice(&self, notice: Notice) {
-        let look = match notice {
-            Notice::Changed { keys, .. } => self.locks.keeps_any(&keys),
-            Notice::Lost => true,
-        };
-        if look {
-            self.asked.lock().look = true;
-            self.wake.notify_all();
+        match notice {
+            Notice::Changed { keys, .. } => self.locks.kept_changed(Some(&keys)),
+            Notice::Lost => self.locks.kept_changed(None),
         }
     }
 }

@@ -263,8 +263,8 @@ fn judge(plan: &Plan, done: &[Done], home: &OwnedFd, tally: &mut Tally, hunt: &H
     Ok(true)
 }
 
-/// Tries again while what came of it is one that a stale look explains: ESTALE for a moment, and anything for as long as
-/// the mounts may show what was.
+/// Tries again while what came of it is one that a stale look explains: anything for as long as the mounts may show what
+/// was, since a name in the kernel that is old makes ESTALE of a move, and ESTALE for a moment in any case.
 fn settled<T>(
     hunt: &Hunt,
     tally: &mut Tally,
@@ -275,7 +275,8 @@ fn settled<T>(
     loop {
         let outcome = attempt();
         let is_estale = outcome.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ESTALE));
-        let patience = if is_estale { STALE_MAX } else { hunt.options.coherence };
+        let coherence = hunt.options.coherence;
+        let patience = if is_estale { STALE_MAX.max(coherence) } else { coherence };
         let waited = now() - begun;
         if is_good(&outcome) || waited >= patience {
             return outcome;
