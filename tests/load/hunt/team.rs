@@ -250,7 +250,11 @@ fn judge(plan: &Plan, done: &[Done], home: &OwnedFd, tally: &mut Tally, hunt: &H
         let (from, to) = kind.moves[side];
         let flags = if kind.exchange && side == 0 { libc::RENAME_EXCHANGE } else { 0 };
         let undo = || {
-            let _ = sys::stat_at(home, to);
+            // A move cannot name a directory that another mount has moved before this one has looked at it there; an exchange
+            // names two.
+            for name in [to, from] {
+                let _ = sys::stat_at(home, name);
+            }
             sys::rename_at(home, to, home, from, flags)
         };
         let undone = settled(hunt, tally, undo, io::Result::is_ok);
@@ -263,8 +267,8 @@ fn judge(plan: &Plan, done: &[Done], home: &OwnedFd, tally: &mut Tally, hunt: &H
     Ok(true)
 }
 
-/// Tries again while what came of it is one that a stale look explains: anything for as long as the mounts may show what
-/// was, since a name in the kernel that is old makes ESTALE of a move, and ESTALE for a moment in any case.
+/// Tries again while what came of it is one that a stale look explains: ESTALE for a moment, and anything for as long as
+/// the mounts may show what was.
 fn settled<T>(
     hunt: &Hunt,
     tally: &mut Tally,
@@ -275,8 +279,7 @@ fn settled<T>(
     loop {
         let outcome = attempt();
         let is_estale = outcome.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ESTALE));
-        let coherence = hunt.options.coherence;
-        let patience = if is_estale { STALE_MAX.max(coherence) } else { coherence };
+        let patience = if is_estale { STALE_MAX } else { hunt.options.coherence };
         let waited = now() - begun;
         if is_good(&outcome) || waited >= patience {
             return outcome;
