@@ -235,10 +235,11 @@ impl SharedLocks {
     }
 
     /// Looks at the shares that the session keeps, and lets go of those that somebody waits for or that nobody has used for
-    /// a while. To be called once a second, and after each [`SharedLocks::await_kept_change`]. Asks for nothing if none is kept.
+    /// a while. To be called once a second, and after each [`SharedLocks::await_kept_change`]. Asks for nothing if none is
+    /// kept.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's; [`LockError::Store`] for a document that is damaged, and the others were looked at.
     pub fn look_at_kept(&self) -> Result<(), LockError> {
         let keys = self.kept.keys();
         if keys.is_empty() {
@@ -247,11 +248,15 @@ impl SharedLocks {
         let (asked, keep_for) = (self.store.clock.now(), self.settings.keep_for);
         let found = self.store.cells.read_many(&keys)?;
         let judge = Judge { session: self.standing.session(), asked, keep_for };
+        let mut judged = Ok(());
         for (key, found) in keys.iter().zip(found) {
-            let ended = self.kept.judge(key, found.as_ref(), &judge)?;
-            self.let_go(key, ended);
+            match self.kept.judge(key, found.as_ref(), &judge) {
+                Ok(ended) => self.let_go(key, ended),
+                // Who waits for the others must not wait for that.
+                Err(error) => judged = Err(error),
+            }
         }
-        Ok(())
+        judged
     }
 
     /// Ends the uses of an operation.

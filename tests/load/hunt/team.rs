@@ -250,8 +250,8 @@ fn judge(plan: &Plan, done: &[Done], home: &OwnedFd, tally: &mut Tally, hunt: &H
         let (from, to) = kind.moves[side];
         let flags = if kind.exchange && side == 0 { libc::RENAME_EXCHANGE } else { 0 };
         let undo = || {
-            // A move cannot name a directory that another mount has moved before this one has looked at it there; an exchange
-            // names two.
+            // A move cannot name a directory that another mount has moved before this one has looked at it there; an
+            // exchange names two.
             for name in [to, from] {
                 let _ = sys::stat_at(home, name);
             }
