@@ -37,7 +37,7 @@ fn holds(workload: Workload, schedules: u64) {
 #[test]
 fn the_same_seed_has_the_same_digest() {
     for workload in Workload::ALL {
-        for seed in 0..20 {
+        for seed in 0..300 {
             let one = simulate(workload, seed, false);
             let other = simulate(workload, seed, true);
             assert_eq!((one.digest, &one.counts), (other.digest, &other.counts), "{workload:?} seed {seed}");

@@ -18,8 +18,8 @@
 //! 5. *A claim is worth what its document says.* What is kept is read again at each [`SharedLocks::look_at_kept`]; what is
 //!    not there any more is used no more. What was changed meanwhile was checked by its commit.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,7 +59,8 @@ pub(super) struct KeptLocks {
 /// Never locked across a request.
 #[derive(Default)]
 struct Inner {
-    kept: HashMap<CellKey, Kept>,
+    /// In the order of the keys, so that the same schedule looks at them in the same order.
+    kept: BTreeMap<CellKey, Kept>,
     used: HashMap<CellKey, Used>,
     /// Whether the documents are to be looked at now.
     look: bool,
