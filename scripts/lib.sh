@@ -102,6 +102,17 @@ build_example() {
     EXAMPLE="$TARGET_DIR/release/examples/$1"
 }
 
+# Sets PROOF: the directory of the programs with rules that can be switched off.
+build_proof() {
+    need_rust
+    say "building with rules that can be switched off"
+    (cd "$ROOT" && cargo build --release --locked --quiet --features proof \
+        --example lockwood-proof --example mutation --example explore --example model)
+    # Read by the scripts that source this file.
+    # shellcheck disable=SC2034
+    PROOF="$TARGET_DIR/release/examples"
+}
+
 lockwood() { "$LOCKWOOD_BIN" "$@"; }
 
 # Mount points at or below a directory, the deepest first.

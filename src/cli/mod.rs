@@ -24,6 +24,11 @@ type Failure = Box<dyn std::error::Error>;
 
 /// Runs the command with the arguments of the process.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    #[cfg(feature = "proof")]
+    if let Err(error) = crate::rules::read_environment() {
+        eprintln!("lockwood: {error}");
+        return ExitCode::from(2);
+    }
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Some(failed) = place::hide_passwords(&arguments) {
         eprintln!("lockwood: the password in the URL could not be hidden from other users: {failed}");

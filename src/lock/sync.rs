@@ -1,10 +1,10 @@
-//! The mutex, the condition variable and the clock that the lock table stands on: the machine's; or, with the feature
-//! `shuttle`, those of simulated threads, whose schedule a test chooses and can repeat. Imports `ambient`.
+//! The mutex, the condition variable and the clock that the lock table stands on: the machine's; or, in tests with
+//! the feature `shuttle`, those of simulated threads, whose schedule a test chooses and can repeat. Imports `ambient`.
 //!
 //! What is hard: simulated threads know no time. There a deadline is an event like any other: a thread that waits with a
 //! deadline that is near comes back at whatever moment the schedule says, and then that moment is its deadline.
 
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(all(test, feature = "shuttle")))]
 mod machine {
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -14,7 +14,7 @@ mod machine {
     }
 }
 
-#[cfg(feature = "shuttle")]
+#[cfg(all(test, feature = "shuttle"))]
 mod simulated {
     use std::cell::Cell;
     use std::ops::{Deref, DerefMut};
@@ -108,7 +108,7 @@ mod simulated {
     }
 }
 
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(all(test, feature = "shuttle")))]
 pub(crate) use machine::{Condvar, Mutex, MutexGuard, now};
-#[cfg(feature = "shuttle")]
+#[cfg(all(test, feature = "shuttle"))]
 pub(crate) use simulated::{Condvar, Mutex, MutexGuard, now};

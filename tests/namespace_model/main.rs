@@ -6,7 +6,14 @@
 //! a failure prints the seed and the shortest sequence that fails.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may stop at what it does not expect")]
+#![allow(clippy::disallowed_methods, reason = "a server is waited for in real time")]
 
+#[path = "../common/postgres.rs"]
+#[allow(dead_code, reason = "its other users need the rest")]
+mod postgres;
+#[path = "../engines/redis_server.rs"]
+#[allow(dead_code, reason = "its other users need the rest")]
+mod redis_server;
 mod reference;
 mod steps;
 mod subject;
@@ -18,6 +25,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 
 use lockwood::document::Locking;
 
+use postgres::PostgresServer;
+use redis_server::RedisServer;
 use reference::{Body, Id, ROOT, Reference};
 use steps::{Step, apply, step};
 use subject::{Place, Subject};
@@ -113,9 +122,15 @@ fn compare_node(reference: &Reference, subject: &Subject, id: Id) -> Result<(), 
     Ok(())
 }
 
-fn run(locking: Locking, place: Place, steps: &[Step], tally: &Tally) -> Result<(), String> {
+fn run(
+    locking: Locking,
+    place: Place,
+    url: Option<String>,
+    steps: &[Step],
+    tally: &Tally,
+) -> Result<(), String> {
     let mut reference = Reference::new();
-    let mut subject = Subject::new(locking, place);
+    let mut subject = Subject::new(locking, place, url);
     for (at, step) in steps.iter().enumerate() {
         let (expected, found) = apply(step, &mut reference, &mut subject);
         if expected != found {
@@ -148,9 +163,15 @@ fn run(locking: Locking, place: Place, steps: &[Step], tally: &Tally) -> Result<
 }
 
 fn compare_random_sequences(locking: Locking, place: Place) {
+    compare_over(locking, place, None);
+}
+
+/// In memory; or in volumes of a server, each under a URL that `volumes` makes of a name.
+fn compare_over(locking: Locking, place: Place, volumes: Option<&dyn Fn(&str) -> String>) {
     let seed = from_env("LOCKWOOD_SEED", SEED);
     let cases = u32::try_from(from_env("LOCKWOOD_CASES", CASES.into())).unwrap();
-    let cases = if matches!(place, Place::Objects) { cases / 4 + 1 } else { cases };
+    // A change that reaches a disk takes its time.
+    let cases = if matches!(place, Place::Objects) || volumes.is_some() { cases / 4 + 1 } else { cases };
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 4000, ..Config::default() };
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -159,9 +180,11 @@ fn compare_random_sequences(locking: Locking, place: Place) {
     bytes[9] = place as u8;
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let tally = Tally::default();
+    let (tally, count) = (Tally::default(), Cell::new(0));
     let outcome = runner.run(&vec(step(), 1..STEPS_MAX), |steps| {
-        run(locking, place, &steps, &tally).map_err(TestCaseError::fail)
+        count.set(count.get() + 1);
+        let url = volumes.map(|url_of| url_of(&format!("model{}", count.get())));
+        run(locking, place, url, &steps, &tally).map_err(TestCaseError::fail)
     });
     if let Err(failure) = outcome {
         panic!("{locking}, {place:?}, LOCKWOOD_SEED={seed} LOCKWOOD_CASES={cases}: {failure}");
@@ -202,4 +225,16 @@ fn over_chunks_the_namespace_does_what_the_reference_does() {
 #[test]
 fn over_objects_the_namespace_does_what_the_reference_does() {
     compare_random_sequences(Locking::Tree, Place::Objects);
+}
+
+#[test]
+fn over_redis_the_namespace_does_what_the_reference_does() {
+    let Some(server) = RedisServer::start() else { return };
+    compare_over(Locking::Tree, Place::Chunks, Some(&|volume| server.url(volume)));
+}
+
+#[test]
+fn over_postgres_the_namespace_does_what_the_reference_does() {
+    let Some(server) = PostgresServer::start() else { return };
+    compare_over(Locking::Tree, Place::Chunks, Some(&|volume| server.url(volume)));
 }

@@ -1,4 +1,5 @@
-//! What is tested: a namespace over the memory engine, spoken to in the numbers of the reference.
+//! What is tested: a namespace over the memory engine, or over a server that many hosts share, spoken to in the numbers of
+//! the reference.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -15,7 +16,9 @@ use lockwood::namespace::ops::make::{Make, What};
 use lockwood::namespace::ops::rename::{Manner as RenameManner, Patience, Rename};
 use lockwood::namespace::ops::space::Allocation;
 use lockwood::namespace::ops::xattr::SetMode;
-use lockwood::namespace::{Caller, Namespace, NamespaceError, SessionInfo, Settings};
+use lockwood::namespace::{Caller, Namespace, NamespaceError, Outsider, SessionInfo, Settings};
+use lockwood::store::cached::CachedStore;
+use lockwood::store::engine::{self, EngineOptions};
 use lockwood::store::memory::MemoryStore;
 use lockwood::store::{Commit, Store};
 
@@ -39,7 +42,10 @@ const CHUNK_BYTES: NonZeroU64 = NonZeroU64::new(256).unwrap();
 
 pub(crate) struct Subject {
     namespace: Option<Namespace>,
-    store: Arc<MemoryStore>,
+    store: Arc<dyn Store>,
+    volume: Volume,
+    /// Of a server that many hosts share.
+    url: Option<String>,
     dir: TempDir,
     place: Place,
     /// The inode of each node of the reference.
@@ -66,34 +72,50 @@ fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).expect("a name")
 }
 
-fn empty_volume(locking: Locking) -> Commit {
-    let created = ambient::wall_clock().into();
-    Commit::format(Volume::empty("0".repeat(32), locking, INLINE_MAX, created), 0, 0)
+fn empty_volume(locking: Locking) -> Volume {
+    Volume::empty("0".repeat(32), locking, INLINE_MAX, ambient::wall_clock().into())
+}
+
+fn options() -> EngineOptions {
+    EngineOptions { password: None, allow_volatile: false, patience: LOCK_WAIT }
 }
 
 impl Subject {
-    pub(crate) fn new(locking: Locking, place: Place) -> Self {
+    /// A volume in memory, or in a server under a URL where there is none yet.
+    pub(crate) fn new(locking: Locking, place: Place, url: Option<String>) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         BackingFiles::create(&dir.path().join("content"), 8).expect("a content directory");
-        let store = Arc::new(MemoryStore::new());
-        store.commit(&empty_volume(locking)).expect("an empty volume");
-        let mut subject = Self { namespace: None, store, dir, place, inos: vec![Ino::ROOT] };
+        let volume = empty_volume(locking);
+        let commit = Commit::format(volume.clone(), 0, 0);
+        let store: Arc<dyn Store> = match &url {
+            Some(url) => {
+                engine::format(url, options(), &commit).expect("an empty volume");
+                engine::open(url, options()).expect("the volume").0
+            }
+            None => {
+                let store = MemoryStore::new();
+                store.commit(&commit).expect("an empty volume");
+                Arc::new(store)
+            }
+        };
+        let mut subject = Self { namespace: None, store, volume, url, dir, place, inos: vec![Ino::ROOT] };
         subject.begin();
         subject
     }
 
-    fn files(&self) -> Contents {
+    /// Where the bytes are, for a namespace over `store`.
+    fn files(&self, store: &Arc<dyn Store>) -> Contents {
         match self.place {
             Place::Backing => {
                 BackingFiles::open(&self.dir.path().join("content"), 8).expect("the content directory").into()
             }
-            Place::Chunks => Chunks::with_chunk_bytes(self.store.clone(), CHUNK_BYTES).into(),
+            Place::Chunks => Chunks::with_chunk_bytes(Arc::clone(store), CHUNK_BYTES).into(),
             Place::Objects => {
                 let location = format!("file://{}/objects", self.dir.path().display());
                 let (location, volume) = (location.parse().expect("a place"), "0".repeat(32));
                 let objects = Objects::open(&location, &volume, LOCK_WAIT)
                     .or_else(|_| Objects::create(&location, &volume, LOCK_WAIT));
-                let chunks = Chunks::with_chunk_bytes(self.store.clone(), CHUNK_BYTES);
+                let chunks = Chunks::with_chunk_bytes(Arc::clone(store), CHUNK_BYTES);
                 chunks.in_objects(objects.expect("objects")).into()
             }
         }
@@ -106,8 +128,17 @@ impl Subject {
             pid: std::process::id(),
             mount_point: "/".to_owned(),
         };
-        let store: Arc<dyn Store> = self.store.clone();
-        let begun = Namespace::begin(store, self.files(), Settings::default(), info);
+        let settings = Settings::default();
+        let begun = match self.url {
+            // Who mounts keeps what he has read until he is told that it has changed.
+            Some(_) => {
+                let cached = CachedStore::new(Arc::clone(&self.store), 1 << 20, Duration::from_secs(3600));
+                let store: Arc<dyn Store> = Arc::new(cached.expect("a cache"));
+                let files = self.files(&store);
+                Namespace::join(store, files, settings, info)
+            }
+            None => Namespace::begin(Arc::clone(&self.store), self.files(&self.store), settings, info),
+        };
         self.namespace = Some(begun.expect("a session"));
     }
 
@@ -121,11 +152,27 @@ impl Subject {
             self.namespace().end().expect("an orderly end");
         }
         self.namespace = None;
+        if crash && self.url.is_some() {
+            self.recover();
+        }
         self.begin();
+    }
+
+    /// Does at once what another host would do after a lease.
+    fn recover(&self) {
+        let files = self.files(&self.store);
+        let outsider = Outsider::new(Arc::clone(&self.store), &self.volume, files, None, String::new());
+        let outsider = outsider.expect("somebody who recovers");
+        for session in outsider.sessions().expect("the sessions") {
+            outsider.fence(&session).expect("a recovery");
+        }
     }
 
     /// The judgement of the volume under the mount.
     pub(crate) fn check(&self) -> Report {
+        if self.url.is_some() {
+            return self.check_shared();
+        }
         let namespace = self.namespace();
         let (snapshot, sessions) = namespace.snapshot();
         let mode = Mode::Online { sessions: &sessions };
@@ -140,9 +187,24 @@ impl Subject {
         self.remount(false);
         self.namespace().end().expect("an orderly end");
         self.namespace = None;
-        let files = self.files();
+        if self.url.is_some() {
+            return self.check_shared();
+        }
+        let files = self.files(&self.store);
         let inputs =
             Inputs { documents: &*self.store, live: None, backing: Some(&files), mode: Mode::Offline };
+        check::run(&inputs, &mut |_| {}).expect("a check")
+    }
+
+    /// The judgement of a volume that others may have mounted.
+    fn check_shared(&self) -> Report {
+        let files = self.files(&self.store);
+        let inputs = Inputs {
+            documents: &*self.store.snapshot(),
+            live: Some(&*self.store),
+            backing: Some(&files),
+            mode: Mode::Shared { sessions: &[] },
+        };
         check::run(&inputs, &mut |_| {}).expect("a check")
     }
 

@@ -14,7 +14,7 @@ use super::{Judged, objection};
 
 fn lockwood() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
-    Some(program.parent()?.parent()?.join("lockwood")).filter(|command| command.exists())
+    Some(program.parent()?.join("lockwood-proof")).filter(|command| command.exists())
 }
 
 fn run(command: &mut Command) -> bool {
