@@ -148,12 +148,15 @@ work_dir() {
     trap 'exit 143' TERM HUP
 }
 
+# Of those that have ended the numbers may be other processes' by now.
+kill_jobs() { jobs -rp | xargs -r kill -KILL 2>/dev/null || true; }
+
 clean_up() {
     local code=$? work point
     trap '' INT TERM HUP
     if declare -F before_clean_up >/dev/null; then before_clean_up; fi
     # What this script has started and still runs would keep the mounts busy.
-    jobs -p | xargs -r kill -KILL 2>/dev/null || true
+    kill_jobs
     wait 2>/dev/null || true
     for work in "${WORKS[@]}"; do
         while read -r point; do unmount "$point" || true; done < <(mounts_below "$work")
