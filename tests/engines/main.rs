@@ -9,6 +9,7 @@ mod common;
 mod advisory;
 mod contents;
 mod kept;
+mod opens;
 mod postgres;
 mod recovery;
 #[allow(dead_code, reason = "its other users need the rest")]

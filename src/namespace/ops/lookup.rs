@@ -30,9 +30,13 @@ impl Namespace {
     /// The attributes of `ino`, also of one that was removed while somebody held it.
     ///
     /// # Errors
-    /// `NotFound` if there never was one, or it has been forgotten.
+    /// `NotFound` if there never was one, or it has been forgotten; `Stale` if another host may have removed it. Linux asks
+    /// before it opens by a name that it remembers, and what stood under that name may have been replaced.
     pub fn attributes(&self, ino: Ino) -> Result<NodeRef> {
-        self.node_or_dead(ino)
+        match self.node_or_dead(ino) {
+            Err(NamespaceError::NotFound) if self.is_shared() => Err(NamespaceError::Stale),
+            found => found,
+        }
     }
 
     /// The directory that `directory` is in; of the root itself.
