@@ -15,5 +15,6 @@ mod recovery;
 #[allow(dead_code, reason = "its other users need the rest")]
 mod redis_server;
 mod redlock;
+mod signals;
 mod tls;
 mod two;
