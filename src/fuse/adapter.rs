@@ -100,7 +100,7 @@ impl Adapter {
         let cache = &self.0.cache;
         match found {
             Ok((ino, node)) => {
-                cache.give(ino);
+                cache.give(ino, node.regular().is_some());
                 let attr = attr(ino, &node);
                 reply.entry_with_ttls(&cache.attribute_ttl(), &cache.name_ttl(), &attr, GENERATION);
             }
@@ -228,7 +228,7 @@ impl Filesystem for Adapter {
                 }
                 reply.attr(&self.0.cache.asked_ttl(), &attr);
             }
-            Err(error) => reply.error(failed("getattr", ino)(error)),
+            Err(error) => reply.error(failed("getattr", ino)(self.gone(ino, error))),
         }
     }
 

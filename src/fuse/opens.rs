@@ -24,6 +24,16 @@ impl Adapter {
         FileHandle(self.0.handles.fetch_add(1, Relaxed) + 1)
     }
 
+    /// What is said of an inode whose attributes are asked for. Linux asks before it opens by a name that it remembers, and
+    /// what stood under that name may have been replaced on another host: so of a file that is gone it is told to walk the
+    /// path anew. Of a directory it is not: walks cross so many, which others remove meanwhile, that the second fails too.
+    pub(super) fn gone(&self, ino: INodeNo, error: NamespaceError) -> NamespaceError {
+        match error {
+            NamespaceError::NotFound if self.0.cache.may_misname(Ino(ino.0)) => NamespaceError::Stale,
+            other => other,
+        }
+    }
+
     /// open(2) of a file that is there.
     pub(super) fn open_file(&self, ino: INodeNo, reply: ReplyOpen) {
         if control::owns(ino) {
@@ -62,7 +72,7 @@ impl Adapter {
         match created {
             Ok((ino, node)) => {
                 let cache = &self.0.cache;
-                cache.give(ino);
+                cache.give(ino, true);
                 // One time for both, name and attributes; see `kernel_cache` for why it is that of the attributes.
                 let ttl = cache.attribute_ttl();
                 reply.created(&ttl, &attr(ino, &node), GENERATION, self.new_handle(), cache.open_flags());

@@ -30,13 +30,9 @@ impl Namespace {
     /// The attributes of `ino`, also of one that was removed while somebody held it.
     ///
     /// # Errors
-    /// `NotFound` if there never was one, or it has been forgotten; `Stale` if another host may have removed it. Linux asks
-    /// before it opens by a name that it remembers, and what stood under that name may have been replaced.
+    /// `NotFound` if there never was one, or it has been forgotten.
     pub fn attributes(&self, ino: Ino) -> Result<NodeRef> {
-        match self.node_or_dead(ino) {
-            Err(NamespaceError::NotFound) if self.is_shared() => Err(NamespaceError::Stale),
-            found => found,
-        }
+        self.node_or_dead(ino)
     }
 
     /// The directory that `directory` is in; of the root itself.
