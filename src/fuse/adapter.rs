@@ -37,7 +37,7 @@ const MAX_BACKGROUND: u16 = 64;
 const LISTED_PAGE: usize = 128;
 
 /// Inode numbers are never reused, so one generation is enough.
-const GENERATION: Generation = Generation(0);
+pub(super) const GENERATION: Generation = Generation(0);
 
 /// What the handlers share.
 pub(super) struct Shared {
@@ -96,16 +96,11 @@ impl Adapter {
         &self.0.namespace
     }
 
-    /// Tells open files apart, since the locks of one go with it.
-    fn new_handle(&self) -> FileHandle {
-        FileHandle(self.0.handles.fetch_add(1, Relaxed) + 1)
-    }
-
     fn reply_entry(&self, reply: ReplyEntry, found: std::result::Result<Found, Errno>) {
         let cache = &self.0.cache;
         match found {
             Ok((ino, node)) => {
-                cache.give(ino);
+                cache.give(ino, node.regular().is_some());
                 let attr = attr(ino, &node);
                 reply.entry_with_ttls(&cache.attribute_ttl(), &cache.name_ttl(), &attr, GENERATION);
             }
@@ -233,7 +228,7 @@ impl Filesystem for Adapter {
                 }
                 reply.attr(&self.0.cache.asked_ttl(), &attr);
             }
-            Err(error) => reply.error(failed("getattr", ino)(error)),
+            Err(error) => reply.error(failed("getattr", ino)(self.gone(ino, error))),
         }
     }
 
@@ -350,13 +345,7 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if control::owns(ino) {
-            return control::open(&self.0, ino, reply);
-        }
-        match self.namespace().open(Ino(ino.0)) {
-            Ok(()) => reply.opened(self.new_handle(), self.0.cache.open_flags()),
-            Err(error) => reply.error(failed("open", ino)(error)),
-        }
+        self.open_file(ino, reply);
     }
 
     fn create(
@@ -366,24 +355,10 @@ impl Filesystem for Adapter {
         bytes: &OsStr,
         mode: u32,
         umask: u32,
-        _flags: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
-        let created = control::refuse(parent, bytes).and_then(|()| name(bytes)).and_then(|name| {
-            let caller = caller(request);
-            let make = Make { parent: Ino(parent.0), name: &name, what: What::Regular, mode, umask, caller };
-            self.namespace().create(&make)
-        });
-        match created {
-            Ok((ino, node)) => {
-                let cache = &self.0.cache;
-                cache.give(ino);
-                // One time for both, name and attributes; see `kernel_cache` for why it is that of the attributes.
-                let ttl = cache.attribute_ttl();
-                reply.created(&ttl, &attr(ino, &node), GENERATION, self.new_handle(), cache.open_flags());
-            }
-            Err(error) => reply.error(failed("create", parent)(error)),
-        }
+        self.create_file(caller(request), (parent, bytes), (mode, umask), flags, reply);
     }
 
     fn read(

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::adapter::{Adapter, failed, reply_empty};
 use super::control;
 use super::lock_flags::family;
-use super::pending::is_interrupted;
+use super::pending::{After, is_interrupted};
 use crate::document::{AdvisoryLock, Ino, LockMode};
 use crate::lock::advisory::AdvisoryError;
 use crate::namespace::{AdvisoryCall, NamespaceError, Result};
@@ -89,12 +89,12 @@ impl Adapter {
             outcome => return self.granted(ino, outcome.map(drop), reply),
         };
         // Somebody has it. It waits elsewhere, and this thread serves others.
-        let (process, thread) = (call.pid, request.pid());
+        let thread = request.pid();
         let adapter = self.clone();
         let reply = Arc::new(Mutex::new(Some(reply)));
         let later = Arc::clone(&reply);
         let accepted = self.0.lock_waits.run(move || {
-            let give_up = || is_interrupted(process, thread);
+            let give_up = || is_interrupted(thread, After::StartedOver);
             let outcome = adapter.0.namespace.lock_advisory(&asked, mode, Some(&give_up));
             if let Some(reply) = later.lock().take() {
                 adapter.granted(ino, outcome, reply);

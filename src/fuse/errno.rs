@@ -14,6 +14,8 @@ pub(super) fn errno(error: &NamespaceError) -> Errno {
     use NamespaceError as E;
     match error {
         E::NotFound => Errno::ENOENT,
+        // Linux then walks the path once more, and asks for every name on it.
+        E::Stale => Errno::ESTALE,
         E::Exists => Errno::EEXIST,
         E::NotADirectory => Errno::ENOTDIR,
         E::IsADirectory => Errno::EISDIR,
@@ -45,6 +47,7 @@ fn lock_errno(error: &LockError) -> Errno {
         }
         LockError::NoLocks => Errno::EOPNOTSUPP,
         LockError::WouldBlock(_) | LockError::TimedOut(_) => Errno::EBUSY,
+        LockError::Interrupted => Errno::EINTR,
         LockError::Revoked { .. } | LockError::Lapsed { .. } => Errno::ECANCELED,
         LockError::Store(StoreError::NoSpace) => Errno::ENOSPC,
         LockError::Closed

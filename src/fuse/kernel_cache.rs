@@ -64,7 +64,15 @@ pub(super) enum Sharing {
 const SHARDS: usize = 64;
 
 /// Every change asks every other mount for each inode in it. The daemon itself gives out the numbers.
-type Known = HashMap<Ino, u64, RandomState>;
+type Known = HashMap<Ino, Given, RandomState>;
+
+/// What the kernel has of an inode.
+#[derive(Default)]
+struct Given {
+    /// How often it was given it and has not forgotten it.
+    times: u64,
+    is_file: bool,
+}
 
 /// Nobody waits longer until another kernel has let go of the names of a directory that was moved.
 const SETTLE_WAIT: Duration = Duration::from_millis(20);
@@ -72,7 +80,7 @@ const SETTLE_WAIT: Duration = Duration::from_millis(20);
 /// The account of one kernel.
 pub(super) struct KernelCache {
     sharing: Sharing,
-    /// How often the kernel was given an inode and has not forgotten it. Empty in a mount alone.
+    /// What the kernel was given and has not forgotten. Empty in a mount alone.
     known: [Mutex<Known>; SHARDS],
     connection: RwLock<Option<Connection>>,
     pub(super) notices: Notices,
@@ -206,17 +214,25 @@ impl KernelCache {
     }
 
     /// The kernel is about to be given an inode: called before the reply is sent.
-    pub(super) fn give(&self, ino: Ino) {
+    pub(super) fn give(&self, ino: Ino, is_file: bool) {
         if self.sharing != Sharing::Alone {
-            *self.shard(ino).lock().entry(ino).or_default() += 1;
+            let mut known = self.shard(ino).lock();
+            let given = known.entry(ino).or_default();
+            *given = Given { times: given.times + 1, is_file };
         }
+    }
+
+    /// Whether the kernel may have a name, of which other hosts know better, for this regular file.
+    pub(super) fn may_misname(&self, ino: Ino) -> bool {
+        matches!(self.sharing, Sharing::Hosts(_))
+            && self.shard(ino).lock().get(&ino).is_some_and(|given| given.is_file)
     }
 
     /// The kernel has forgotten an inode that it was given so often.
     pub(super) fn take_back(&self, ino: Ino, times: u64) {
         if let Entry::Occupied(mut given) = self.shard(ino).lock().entry(ino) {
-            *given.get_mut() = given.get().saturating_sub(times);
-            if *given.get() == 0 {
+            given.get_mut().times = given.get().times.saturating_sub(times);
+            if given.get().times == 0 {
                 given.remove();
             }
         }
@@ -341,14 +357,14 @@ mod tests {
     fn an_inode_is_known_until_it_is_forgotten_as_often_as_it_was_given() {
         let cache = KernelCache::new(Sharing::Several);
         assert!(cache.knows(Ino::ROOT) && !cache.knows(Ino(7)));
-        cache.give(Ino(7));
-        cache.give(Ino(7));
+        cache.give(Ino(7), true);
+        cache.give(Ino(7), true);
         cache.take_back(Ino(7), 1);
         assert!(cache.knows(Ino(7)));
         cache.take_back(Ino(7), 1);
         assert!(!cache.knows(Ino(7)));
         cache.take_back(Ino(7), 1);
-        cache.give(Ino(7));
+        cache.give(Ino(7), true);
         assert!(cache.knows(Ino(7)), "what was taken back too often does not count");
     }
 

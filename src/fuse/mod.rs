@@ -7,7 +7,8 @@
 //!    dropped by a write) is told to the kernel, and so is what goes through another mount: [`kernel_cache`].
 //! 4. The errno of each error is decided in one place: [`errno`].
 //! 5. Who waits for an advisory lock may do so for ever, and must be able to give up: [`advisory`], [`pending`].
-//! 6. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
+//! 6. Who opens a file sees what was closed before, on another host too, whatever the kernel remembers: [`opens`].
+//! 7. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
 mod adapter;
 mod advisory;
@@ -19,6 +20,7 @@ mod kernel_cache;
 mod lock_flags;
 pub mod mount;
 mod notices;
+mod opens;
 mod pending;
 mod points;
 mod renames;

@@ -1,4 +1,5 @@
-//! Renames: what the kernel asks for, and waiting without holding up a thread that serves others.
+//! Renames: what the kernel asks for, and waiting without holding up a thread that serves others, until the locks are free,
+//! or their time is over, or the process is sent a signal ([`pending`](super::pending)).
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -7,8 +8,9 @@ use fuser::{Errno, INodeNo, RenameFlags, ReplyEmpty};
 
 use super::adapter::{Adapter, failed, name, reply_empty};
 use super::control;
+use super::pending::{After, is_interrupted};
 use crate::document::Ino;
-use crate::lock::LockError;
+use crate::lock::{LockError, Wait};
 use crate::namespace::ops::rename::{Manner, Patience, Rename};
 use crate::namespace::{Caller, NamespaceError, Result};
 
@@ -58,7 +60,9 @@ impl Adapter {
         let reply = Arc::new(parking_lot::Mutex::new(Some(reply)));
         let later = Arc::clone(&reply);
         let accepted = self.0.waiting.run(move || {
-            let outcome = shared.namespace.rename(caller, &rename, Patience::Wait(deadline));
+            let give_up = || is_interrupted(caller.pid, After::Failed);
+            let wait = Wait { longest: deadline, give_up: Some(&give_up) };
+            let outcome = shared.namespace.rename(caller, &rename, Patience::Wait(wait));
             if let Some(reply) = later.lock().take() {
                 reply_empty(reply, outcome.map_err(failed("rename", parent)));
             }

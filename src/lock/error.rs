@@ -55,6 +55,9 @@ pub enum LockError {
     /// The locks did not become free in time. The caller holds nothing; it may try again.
     #[error("timed out: {0}")]
     TimedOut(Box<Blocked>),
+    /// Whoever it was done for did not want to wait any longer. The caller holds nothing; it may try again.
+    #[error("interrupted while it waited for a lock")]
+    Interrupted,
     /// The table was closed: the volume is being unmounted. The caller holds nothing.
     #[error("the lock table is closed: the volume is being unmounted")]
     Closed,

@@ -32,6 +32,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod timestamp;
+mod wait;
 mod who;
 
 pub use document::{ClaimEntry, HolderEntry, LockDocument, OperationDocument, OperationEntry, WaiterEntry};
@@ -44,4 +45,5 @@ pub use shared::{SharedGuard, SharedLocks};
 pub use strategy::Plan;
 pub use table::{BreakOutcome, Broken, Counters, DEFAULT_WAIT, Guard, LockTable, Request};
 pub use timestamp::Timestamp;
+pub use wait::{GiveUp, Wait, ask_after};
 pub use who::{OpId, SessionId};

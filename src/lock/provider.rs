@@ -8,11 +8,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::{
     Broken, ClaimEntry, Counters, Guard, LockDocument, LockError, LockId, LockTable, OpId, OperationDocument,
-    Redlock, RedlockGuard, Request, SessionId, SharedGuard, SharedLocks,
+    Redlock, RedlockGuard, Request, SessionId, SharedGuard, SharedLocks, Wait,
 };
 use crate::ambient;
 use crate::store::Commit;
@@ -58,22 +57,25 @@ impl Locks {
         }
     }
 
-    /// Takes all locks of the request, and blocks the calling thread until it has them, at the longest until the deadline.
+    /// Takes all locks of the request, and blocks the calling thread until it has them, at the longest until the deadline,
+    /// or until the caller gives up.
     ///
     /// # Errors
-    /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::Closed`];
-    /// [`LockError::SessionDropped`]; [`LockError::Revoked`]; [`LockError::NoMajority`]; [`LockError::Store`]. With any of
-    /// them, nothing is held.
-    pub fn acquire(&self, request: Request, deadline: Instant) -> Result<LockGuard, LockError> {
+    /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::Interrupted`];
+    /// [`LockError::Closed`]; [`LockError::SessionDropped`]; [`LockError::Revoked`]; [`LockError::NoMajority`];
+    /// [`LockError::Store`]. With any of them, nothing is held.
+    pub fn acquire<'a>(&self, request: Request, wait: impl Into<Wait<'a>>) -> Result<LockGuard, LockError> {
+        let wait = wait.into();
+        let Request { set, operation, .. } = &request;
         match self {
-            Self::Table(table) => table.acquire(request, deadline).map(LockGuard::Table),
+            Self::Table(table) => table.acquire(request, wait).map(LockGuard::Table),
             Self::Documents(locks) => {
-                let wait = deadline.saturating_duration_since(ambient::monotonic());
-                locks.acquire(&request.set, request.operation, wait).map(LockGuard::Documents)
+                let wait = wait.since(ambient::monotonic());
+                locks.acquire(set, Arc::clone(operation), wait).map(LockGuard::Documents)
             }
             Self::Redlock(locks) => {
-                let wait = deadline.saturating_duration_since(ambient::monotonic());
-                locks.acquire(&request.set, &request.operation, wait).map(LockGuard::Redlock)
+                let wait = wait.since(ambient::monotonic());
+                locks.acquire(set, operation, wait).map(LockGuard::Redlock)
             }
         }
     }

@@ -28,6 +28,7 @@ use super::error::{Blocked, LockError};
 use super::id::LockId;
 use super::set::LockSet;
 use super::sync::{self, Condvar, Mutex, MutexGuard};
+use super::wait::{Wait, ask_after};
 use super::who::{OpId, SessionId};
 use crate::ambient;
 use fence::Fence;
@@ -110,6 +111,8 @@ enum Outcome {
     /// Sent away by a revocation.
     Cancelled,
     Closed,
+    /// The caller gave up.
+    Interrupted,
 }
 
 impl Default for LockTable {
@@ -144,22 +147,24 @@ impl LockTable {
     }
 
     /// Takes all locks of the request, and blocks the calling thread until it has them, at the longest until the
-    /// deadline. A deadline that has passed still takes what is free.
+    /// deadline, or until the caller gives up. A deadline that has passed still takes what is free.
     ///
     /// A thread that already holds a guard may ask for another only if each of its locks comes, in the global order,
     /// after all of the first one's. Else it may wait for somebody who waits for it, until the deadline.
     ///
     /// # Errors
-    /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::Closed`];
-    /// [`LockError::SessionDropped`]; [`LockError::Revoked`]. With any of them, nothing is held.
-    pub fn acquire(&self, request: Request, deadline: Instant) -> Result<Guard, LockError> {
+    /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::Interrupted`];
+    /// [`LockError::Closed`]; [`LockError::SessionDropped`]; [`LockError::Revoked`]. With any of them, nothing is held.
+    pub fn acquire<'a>(&self, request: Request, wait: impl Into<Wait<'a>>) -> Result<Guard, LockError> {
+        let wait = wait.into();
         let started = self.shared.now();
         let mut inner = self.shared.inner.lock();
-        let (op, fence, outcome) = inner.start(request, self.shared.at(deadline), started);
+        let (op, fence, outcome) = inner.start(request, self.shared.at(wait.longest), started);
         let outcome = match outcome {
             Some(outcome) => Some(outcome),
             None => {
-                let outcome = self.wait(&mut inner, op, deadline);
+                let outcome;
+                (inner, outcome) = self.wait(inner, op, wait);
                 let waited = self.shared.now().since(started);
                 let waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
                 inner.counters.longest_wait_us = inner.counters.longest_wait_us.max(waited_us);
@@ -184,11 +189,7 @@ impl LockTable {
         let waiting =
             inner.parked.iter().filter(|(op, parked)| op.session == session && parked.outcome.is_none());
         for op in waiting.map(|(op, _)| *op).collect::<Vec<_>>() {
-            inner.apply(Event::Release { op }, now, None);
-            if let Some(parked) = inner.parked.get_mut(&op) {
-                parked.outcome = Some(Outcome::Closed);
-                parked.wake.notify_one();
-            }
+            inner.send_away(op, Outcome::Closed, now);
         }
     }
 
@@ -217,18 +218,39 @@ impl LockTable {
         Counters { operations, locks, ..inner.counters }
     }
 
-    /// Blocks until the operation's wait has ended, one way or another.
-    fn wait(&self, inner: &mut MutexGuard<'_, Inner>, op: OpId, deadline: Instant) -> Option<Outcome> {
+    /// Blocks until the operation's wait has ended, one way or another. The caller is asked whether to give up without the
+    /// mutex; what the state has said meanwhile counts.
+    fn wait<'t>(
+        &'t self,
+        mut inner: MutexGuard<'t, Inner>,
+        op: OpId,
+        wait: Wait<'_>,
+    ) -> (MutexGuard<'t, Inner>, Option<Outcome>) {
         let wake = Arc::new(Condvar::new());
         inner.parked.insert(op, Parked { wake: Arc::clone(&wake), outcome: None });
         inner.counters.waits += 1;
+        let started = sync::now();
         loop {
             if inner.parked.get(&op).is_none_or(|parked| parked.outcome.is_some()) {
-                return inner.parked.remove(&op).and_then(|parked| parked.outcome);
+                let outcome = inner.parked.remove(&op).and_then(|parked| parked.outcome);
+                return (inner, outcome);
             }
-            if wake.wait_until(inner, deadline).timed_out() {
+            let now = sync::now();
+            let ask_at = wait.give_up.map(|_| now + ask_after(now.saturating_duration_since(started)));
+            let until = ask_at.map_or(wait.longest, |ask_at| ask_at.min(wait.longest));
+            if !wake.wait_until(&mut inner, until).timed_out() {
+                continue;
+            }
+            if until == wait.longest {
                 let now = self.shared.now();
                 inner.apply(Event::Expire, now, None);
+                continue;
+            }
+            drop(inner);
+            let is_given_up = wait.is_given_up();
+            inner = self.shared.inner.lock();
+            if is_given_up {
+                inner.send_away(op, Outcome::Interrupted, self.shared.now());
             }
         }
     }
@@ -253,6 +275,7 @@ impl LockTable {
         Err(match outcome {
             Some(Outcome::Expired(blocked)) => LockError::TimedOut(blocked),
             Some(Outcome::Closed) => LockError::Closed,
+            Some(Outcome::Interrupted) => LockError::Interrupted,
             Some(Outcome::Cancelled) => fence.revoked().unwrap_or(LockError::SessionDropped),
             // Without an outcome the operation is not known to the state, which forgets only what it was told to.
             _ => LockError::SessionDropped,
@@ -298,6 +321,18 @@ impl Inner {
         self.fences.insert(op, Arc::clone(&fence));
         let outcome = self.apply(Event::Acquire { op, set, operation, deadline }, now, Some(op));
         (op, fence, outcome)
+    }
+
+    /// Ends the wait of an operation, if it still waits.
+    fn send_away(&mut self, op: OpId, outcome: Outcome, now: Nanos) {
+        if self.parked.get(&op).is_none_or(|parked| parked.outcome.is_some()) {
+            return;
+        }
+        self.apply(Event::Release { op }, now, None);
+        if let Some(parked) = self.parked.get_mut(&op) {
+            parked.outcome = Some(outcome);
+            parked.wake.notify_one();
+        }
     }
 
     /// Applies an event and wakes those whose wait it ended. What it decided about `own`, which does not wait yet, is

@@ -12,6 +12,9 @@ pub enum NamespaceError {
     /// There is no such name, or nothing under this inode number any more.
     #[error("no such file or directory")]
     NotFound,
+    /// Another host has removed it, or made it, and the name by which it was found or missed is an old one: look it up anew.
+    #[error("its name was changed on another host; look it up again")]
+    Stale,
     /// The name is taken, or the attribute is there already.
     #[error("it exists already")]
     Exists,

@@ -42,7 +42,7 @@ use crate::document::{Ino, Node, SessionId, Timestamp, Version, Volume};
 use crate::lock::Locks;
 use crate::store::{Commit, NodeRef, Store};
 
-pub use advisory::{AdvisoryCall, AdvisoryLocks, GiveUp, advisory_of_all};
+pub use advisory::{AdvisoryCall, AdvisoryLocks, advisory_of_all};
 pub use collect::Collector;
 pub use error::{NamespaceError, Result};
 pub use membership::{Looked, Outsider, Recovered, lock_servers};

@@ -67,10 +67,10 @@ impl Namespace {
         Ok(self.store.get(key)?.map(as_entry).transpose()?)
     }
 
-    /// The node that an entry leads to. The two are read one after the other: if the node is gone, the entry is gone or
-    /// leads elsewhere by now.
+    /// The node that an entry leads to. The two are read one after the other: if the node is gone, or has no name any more,
+    /// the entry is gone or leads elsewhere by now.
     pub(super) fn target(&self, key: &Key, entry: Entry) -> Result<(Version, NodeRef)> {
-        if let Some(found) = self.store.node(entry.ino)? {
+        if let Some(found) = self.store.node(entry.ino)?.filter(|(_, node)| node.nlink > 0) {
             return Ok(found);
         }
         // Either may have been an old one that was remembered.

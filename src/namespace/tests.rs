@@ -12,6 +12,7 @@ mod fenced;
 mod grown;
 mod links;
 mod listing;
+mod opens;
 mod over_chunks;
 mod over_objects;
 mod races;

@@ -101,6 +101,7 @@ impl Drop for Locker {
 /// | `ofd X rd\|wr\|un START LEN [wait]` | the same of the open file |
 /// | `test X rd\|wr START LEN` | F_GETLK |
 /// | `read X`, `write X TEXT` | the whole file |
+/// | `rename TO` | rename(2) of the file, in its directory; the open ones stay what they are |
 /// | `handle` | from here on SIGUSR1 interrupts, and does nothing else |
 /// | `thread` | the number of the thread that does all this |
 #[test]
@@ -136,6 +137,9 @@ fn serve(path: &Path, files: &mut HashMap<String, File>, words: &[&str]) -> io::
     }
     if words == ["handle"] {
         return handle_signal().map(|()| "ok".to_owned());
+    }
+    if let ["rename", to] = words {
+        return std::fs::rename(path, path.with_file_name(to)).map(|()| "ok".to_owned());
     }
     let mut file: &File = &files[words[1]];
     match words[0] {

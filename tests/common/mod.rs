@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
 pub(crate) mod excluded;
+pub(crate) mod interrupted;
 pub(crate) mod locker;
 pub(crate) mod rng;
 

@@ -9,10 +9,12 @@ mod common;
 mod advisory;
 mod contents;
 mod kept;
+mod opens;
 mod postgres;
 mod recovery;
 #[allow(dead_code, reason = "its other users need the rest")]
 mod redis_server;
 mod redlock;
+mod signals;
 mod tls;
 mod two;

@@ -193,7 +193,7 @@ impl<'a> Work<'a> {
                     new_name: moved,
                     manner: Manner::Replace,
                 };
-                let patience = Patience::Wait(self.namespace.lock_deadline());
+                let patience = Patience::Wait(self.namespace.lock_deadline().into());
                 self.namespace.rename(Caller::ROOT, &rename, patience)?;
             }
             "append" => {

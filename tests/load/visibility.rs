@@ -5,8 +5,8 @@
 //! 1. A host that never looked has nothing old to show. So every host looks all the time, from before the change is made.
 //! 2. A machine that is busy does not let a watcher look. What is judged is how long the *old* was still shown: until the
 //!    last look, begun after the change had returned, that showed it. A watcher that did not run has shown nothing.
-//! 3. Close-to-open is stricter: who opens a file after a close has returned reads what was written, without any delay.
-//!    That is held to with `--close-to-open`.
+//! 3. Close-to-open is stricter: who opens a file after a close has returned reads what was written, without any delay, also
+//!    if the file was written under another name and renamed over this one.
 
 #![allow(clippy::disallowed_methods)] // A program outside of the library: it may have a clock of its own.
 
@@ -28,10 +28,10 @@ visibility: how soon a change on one host is seen on every other (scripts/hosts 
 
   --mount DIR        a mount of the tree; repeat it for each host
   --rounds N         rounds; in each every kind of change is made once, by a host in turn (default 50)
-  --close-to-open    who opens a file after a close has returned must read what was written, at once
   --bound-ms N       for how long the old may be shown after a change has returned (default 100)
   --seed N           the pauses before the changes
 
+Who opens a file after a close, or after a rename over it, must read what was written at once: there the bound is 0.
 Prints for each kind the median and the longest time for which a host still showed the old, and until it was seen. Exit code:
 0 within the bound, 1 not so, 2 could not run.";
 
@@ -44,21 +44,31 @@ const REST: Duration = Duration::from_millis(1);
 enum Change {
     Create,
     Write,
+    Replace,
     Rename,
     Move,
     Unlink,
 }
 
 impl Change {
-    const ALL: [Self; 5] = [Self::Create, Self::Write, Self::Rename, Self::Move, Self::Unlink];
+    const ALL: [Self; 6] = [Self::Create, Self::Write, Self::Replace, Self::Rename, Self::Move, Self::Unlink];
 
     fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
             Self::Write => "write and close",
+            Self::Replace => "replace a file",
             Self::Rename => "rename a file",
             Self::Move => "move a directory",
             Self::Unlink => "unlink",
+        }
+    }
+
+    /// For how long the old may be shown, where `bound_ms` is allowed for changes of the tree.
+    fn bound_ms(self, bound_ms: f64) -> f64 {
+        match self {
+            Self::Write | Self::Replace => 0.0,
+            Self::Create | Self::Rename | Self::Move | Self::Unlink => bound_ms,
         }
     }
 
@@ -70,6 +80,10 @@ impl Change {
                 .truncate(true)
                 .open(home.join("new"))
                 .and_then(|mut file| file.write_all(text.as_bytes())),
+            Self::Replace => {
+                fs::write(home.join("other/next"), text)?;
+                fs::rename(home.join("other/next"), home.join("new"))
+            }
             Self::Rename => fs::rename(home.join("new"), home.join("moved")),
             Self::Move => fs::rename(home.join("one/dir"), home.join("other/dir")),
             Self::Unlink => fs::remove_file(home.join("moved")),
@@ -91,6 +105,12 @@ impl Change {
                 let mut found = String::new();
                 File::open(home.join("new"))?.read_to_string(&mut found)?;
                 found == text
+            }
+            Self::Replace => {
+                let mut found = String::new();
+                let mut file = File::open(home.join("new"))?;
+                // What was opened before may be gone by now.
+                file.read_to_string(&mut found).is_ok() && found == text
             }
             Self::Rename => is_there("moved")? && !is_there("new")?,
             Self::Move => is_there("other/dir/file")? && !is_there("one/dir/file")?,
@@ -133,7 +153,6 @@ fn run() -> Res<ExitCode> {
     let mounts: Vec<PathBuf> = args.take_list("--mount")?.into_iter().map(PathBuf::from).collect();
     let rounds: usize = args.take("--rounds")?.unwrap_or(50);
     let bound_ms: f64 = args.take("--bound-ms")?.unwrap_or(100.0);
-    let close_to_open = args.take_flag("--close-to-open");
     let seed = args.take("--seed")?.unwrap_or_else(common::fresh_seed);
     args.finish()?;
     if mounts.len() < 2 || rounds == 0 {
@@ -157,8 +176,7 @@ fn run() -> Res<ExitCode> {
             }
         }
     }
-    let write_bound_ms = if close_to_open { 0.0 } else { bound_ms };
-    Ok(report(&figures, mounts.len(), [bound_ms, write_bound_ms], seed))
+    Ok(report(&figures, mounts.len(), bound_ms, seed))
 }
 
 /// What the changes are made of, found by every host before the first of them.
@@ -229,11 +247,11 @@ fn once(
     Ok(seen.into_iter().flatten().collect())
 }
 
-fn report(figures: &[Figures], hosts: usize, [bound_ms, write_bound_ms]: [f64; 2], seed: u64) -> ExitCode {
+fn report(figures: &[Figures], hosts: usize, bound_ms: f64, seed: u64) -> ExitCode {
     let longest = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
     let mut late = Vec::new();
     for (change, Figures { old_ms, new_ms }) in Change::ALL.into_iter().zip(figures) {
-        let bound = if change == Change::Write { write_bound_ms } else { bound_ms };
+        let bound = change.bound_ms(bound_ms);
         let beyond = old_ms.iter().filter(|old| **old > bound).count();
         println!(
             "visibility: {:<17} old shown for: median {:.1} ms, longest {:.1} ms; seen after: median {:.1} ms, longest \

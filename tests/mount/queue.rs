@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockwood::ambient::monotonic;
 use serde_json::Value;
 
+use crate::common::interrupted::renames_end;
 use crate::common::{Held, LIMIT, Mounted, until};
 
 const RENAMES: usize = 200;
@@ -86,5 +87,13 @@ fn a_rename_gives_up_with_ebusy_when_its_time_is_over() {
     fs::rename(mounted.path("d/f"), mounted.path("d/g")).unwrap();
     let log = fs::read_to_string(mounted.store.join("log")).unwrap();
     assert!(log.contains("%2Fd") && log.contains("timed out"), "{log}");
+    mounted.finish();
+}
+
+#[test]
+fn a_signal_ends_a_rename_that_waits() {
+    let Some(mounted) = Mounted::new() else { return };
+    renames_end(&mounted.path(""), &mounted.path(""));
+    until("the locks are released", || fs::read_dir(mounted.path(".lockwood/locks")).unwrap().count() == 0);
     mounted.finish();
 }

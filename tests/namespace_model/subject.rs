@@ -255,7 +255,7 @@ impl Subject {
                 Manner::Whiteout => RenameManner::Whiteout,
             },
         };
-        let patience = Patience::Wait(ambient::monotonic() + LOCK_WAIT);
+        let patience = Patience::Wait((ambient::monotonic() + LOCK_WAIT).into());
         self.namespace().rename(Caller::ROOT, &rename, patience).map_err(refusal)
     }
 

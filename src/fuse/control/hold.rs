@@ -1,9 +1,9 @@
 //! The control file `hold`: a tree lock for as long as a file is open.
 //!
 //! A request of one line of JSON is written to the open file. The write returns when the lock is held, and fails with
-//! EBUSY when it was not free in time; reading the file then says what is held, or what was in the way. The lock is tied
-//! to the open file, so it ends with the process that holds it, however that ends. If somebody breaks it before, reading the
-//! file says so.
+//! EBUSY when it was not free in time, with EINTR when its process was sent a signal; reading the file then says what is
+//! held, or what was in the way. The lock is tied to the open file, so it ends with the process that holds it, however that
+//! ends. If somebody breaks it before, reading the file says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::super::adapter::Shared;
 use super::super::errno::report;
+use super::super::pending::{After, is_interrupted};
 use crate::ambient;
 use crate::document::Name;
-use crate::lock::{LockError, LockGuard, LockId, Mode};
+use crate::lock::{LockError, LockGuard, LockId, Mode, Wait};
 use crate::namespace::ops::rename::Patience;
 use crate::namespace::{Caller, NamespaceError, Result};
 
@@ -51,7 +52,7 @@ pub(super) fn lost(why: &LockError) -> Arc<[u8]> {
     serde_json::to_vec(&HoldAnswer::Lost(why.to_string())).unwrap_or_default().into()
 }
 
-/// Nobody waits longer, whatever is asked for: the kernel cannot interrupt the wait.
+/// Nobody waits longer, whatever is asked for.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Serves a write to the file.
@@ -76,7 +77,9 @@ pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: 
     let reply = Arc::new(Mutex::new(Some(reply)));
     let (worker, later) = (Arc::clone(shared), Arc::clone(&reply));
     let accepted = shared.waiting.run(move || {
-        let outcome = hold(&worker, caller, &request, Patience::Wait(deadline));
+        let give_up = || is_interrupted(caller.pid, After::Failed);
+        let wait = Wait { longest: deadline, give_up: Some(&give_up) };
+        let outcome = hold(&worker, caller, &request, Patience::Wait(wait));
         if let Some(reply) = later.lock().take() {
             finish(&worker, fh, &request, outcome, len, reply);
         }
@@ -86,7 +89,7 @@ pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: 
     }
 }
 
-fn hold(shared: &Shared, caller: Caller, request: &HoldRequest, patience: Patience) -> Result<LockGuard> {
+fn hold(shared: &Shared, caller: Caller, request: &HoldRequest, patience: Patience<'_>) -> Result<LockGuard> {
     let id = LockId::parse(&request.id)?;
     let components = id.as_bytes().split(|&b| b == b'/').filter(|c| !c.is_empty());
     let names: Vec<Name> = components.map(|c| Ok(Name::new(c)?)).collect::<Result<_>>()?;

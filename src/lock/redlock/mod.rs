@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::session::Standing;
-use super::{Blocked, Counters, HeldBy, LockDocument, LockError, LockId, LockSet, OpId};
+use super::{Blocked, Counters, HeldBy, LockDocument, LockError, LockId, LockSet, OpId, Wait};
 use crate::ambient::{self, Clock};
 use crate::document::SessionId;
 use crate::store::StoreError;
@@ -165,10 +165,15 @@ impl Redlock {
     ///
     /// # Errors
     /// [`LockError::TimedOut`] with a lock that was not free and who held it; [`LockError::NoMajority`] with the servers
-    /// that do not answer; [`LockError::Closed`]; [`LockError::SessionDropped`] if this session is fenced. With any of them
-    /// nothing is held; what could not be released lasts no longer than [`Settings::ttl`].
-    pub fn acquire(&self, set: &LockSet, purpose: &str, wait: Duration) -> Result<RedlockGuard, LockError> {
-        self.take(set, purpose, Some(wait))
+    /// that do not answer; [`LockError::Interrupted`]; [`LockError::Closed`]; [`LockError::SessionDropped`] if this session
+    /// is fenced. With any of them nothing is held; what could not be released lasts no longer than [`Settings::ttl`].
+    pub fn acquire<'a>(
+        &self,
+        set: &LockSet,
+        purpose: &str,
+        wait: impl Into<Wait<'a, Duration>>,
+    ) -> Result<RedlockGuard, LockError> {
+        self.take(set, purpose, Some(wait.into()))
     }
 
     /// Grants nothing any more: ends every wait with [`LockError::Closed`], and every later request too. What is held stays
@@ -224,7 +229,12 @@ impl Redlock {
         }
     }
 
-    fn take(&self, set: &LockSet, purpose: &str, wait: Option<Duration>) -> Result<RedlockGuard, LockError> {
+    fn take(
+        &self,
+        set: &LockSet,
+        purpose: &str,
+        wait: Option<Wait<'_, Duration>>,
+    ) -> Result<RedlockGuard, LockError> {
         let inner = &self.inner;
         self.check()?;
         let began = inner.clock.now();
@@ -232,7 +242,7 @@ impl Redlock {
         let op = OpId { session: inner.standing.session(), number: operation.number() };
         let request = Request::new(&inner.keys, set, op, purpose, &*inner.clock);
         let asking = if wait.is_some() { Asking::Wait } else { Asking::Try };
-        let deadline = began.saturating_add(wait.unwrap_or_default());
+        let deadline = began.saturating_add(wait.map_or(Duration::ZERO, |wait| wait.longest));
         let mut pause = PAUSE_FIRST;
         let refused = loop {
             let asked = inner.clock.now();
@@ -251,7 +261,11 @@ impl Redlock {
             if late {
                 break inner.refusal(set, outcome, wait.is_some());
             }
-            if let Err(error) = self.check() {
+            let given_up = || match wait {
+                Some(wait) if wait.is_given_up() => Err(LockError::Interrupted),
+                _ => Ok(()),
+            };
+            if let Err(error) = self.check().and_then(|()| given_up()) {
                 inner.release(&request, true);
                 break error;
             }

@@ -36,7 +36,7 @@ use parking_lot::Mutex;
 use super::change::Store;
 use super::session::{self, Standing};
 use super::set::LockEntry;
-use super::{Blocked, Counters, LockError, LockSet, Mode, OpId};
+use super::{Blocked, Counters, LockError, LockSet, Mode, OpId, Wait};
 use crate::ambient::Clock;
 use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::store::StoreError;
@@ -158,7 +158,7 @@ impl SharedLocks {
     /// # Errors
     /// [`LockError::WouldBlock`] with the first lock that was not free; others as [`SharedLocks::acquire`].
     pub fn try_acquire(&self, set: &LockSet, purpose: Arc<str>) -> Result<SharedGuard, LockError> {
-        self.take_all(set, purpose, Duration::ZERO).map_err(|refusal| match refusal {
+        self.take_all(set, purpose, Duration::ZERO.into()).map_err(|refusal| match refusal {
             Refusal::Blocked(blocked) => LockError::WouldBlock(blocked),
             Refusal::Error(error) => error,
         })
@@ -167,16 +167,16 @@ impl SharedLocks {
     /// Takes all locks of the set, and waits for them for as long as `wait` at most. `purpose` is for people: one line.
     ///
     /// # Errors
-    /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::SessionDropped`] if this
-    /// session is fenced; [`LockError::Store`], [`LockError::Damaged`]. With any of them nothing is held: what could not be
-    /// taken back because the store failed is a ghost.
-    pub fn acquire(
+    /// [`LockError::TimedOut`] with the lock that was waited for and who held it; [`LockError::Interrupted`];
+    /// [`LockError::SessionDropped`] if this session is fenced; [`LockError::Store`], [`LockError::Damaged`]. With any of
+    /// them nothing is held: what could not be taken back because the store failed is a ghost.
+    pub fn acquire<'a>(
         &self,
         set: &LockSet,
         purpose: Arc<str>,
-        wait: Duration,
+        wait: impl Into<Wait<'a, Duration>>,
     ) -> Result<SharedGuard, LockError> {
-        self.take_all(set, purpose, wait).map_err(|refusal| match refusal {
+        self.take_all(set, purpose, wait.into()).map_err(|refusal| match refusal {
             Refusal::Blocked(blocked) => LockError::TimedOut(blocked),
             Refusal::Error(error) => error,
         })
@@ -222,7 +222,12 @@ impl SharedLocks {
         Ok(swept)
     }
 
-    fn take_all(&self, set: &LockSet, purpose: Arc<str>, wait: Duration) -> Result<SharedGuard, Refusal> {
+    fn take_all(
+        &self,
+        set: &LockSet,
+        purpose: Arc<str>,
+        wait: Wait<'_, Duration>,
+    ) -> Result<SharedGuard, Refusal> {
         self.check()?;
         let started = self.store.clock.now();
         let documents = self.documents_of(set);
@@ -250,7 +255,7 @@ impl SharedLocks {
             Some(found) => found,
             None => self.store.insist(|| self.store.cells.read_many(&keys))?,
         };
-        if wait.is_zero() {
+        if wait.longest.is_zero() {
             self.give_way(&documents, &hints, guard.op())?;
         }
         for (wanted, hint) in documents.into_iter().zip(hints) {
@@ -268,7 +273,7 @@ impl SharedLocks {
                 op: wanted.claimed_by(guard.op()),
                 purpose: &wanted.purpose(&purpose),
                 wanted: &wanted,
-                deadline: started.saturating_add(wait),
+                wait: Wait { longest: started.saturating_add(wait.longest), ..wait },
                 waited: false,
             };
             // Listed first, so that it is released also if nobody knows whether it was taken.
@@ -280,7 +285,7 @@ impl SharedLocks {
             if taking.waited {
                 self.count_wait(began);
             }
-            let known = taken.inspect_err(|refusal| self.count_refusal(refusal, wait))?;
+            let known = taken.inspect_err(|refusal| self.count_refusal(refusal, wait.longest))?;
             if let Some(held) = guard.held.iter_mut().find(|held| held.key == key) {
                 held.known = Some(known);
             }

@@ -10,9 +10,9 @@ use super::claims::{in_cell, now_ns, take_out};
 use super::record::{ask, blocked};
 use super::{LOOKS_PER_GHOST_HUNT, Refusal, Settings, SharedLocks, TRIES_AFTER_DEADLINE, Wanted};
 use crate::document::LockRecord;
-use crate::lock::OpId;
 use crate::lock::change::Pauses;
 use crate::lock::set::LockEntry;
+use crate::lock::{LockError, OpId, Wait};
 use crate::store::StoreError;
 use crate::store::cells::{CasError, Cell, StoredCell};
 
@@ -29,7 +29,8 @@ pub(super) struct Taking<'a> {
     pub(super) op: OpId,
     pub(super) wanted: &'a Wanted,
     pub(super) purpose: &'a Arc<str>,
-    pub(super) deadline: Duration,
+    /// Until when, by the clock of the locks.
+    pub(super) wait: Wait<'a, Duration>,
     /// Whether it had to wait for others.
     pub(super) waited: bool,
 }
@@ -55,7 +56,7 @@ impl Taking<'_> {
             if let (true, None, Some(found)) = (asked.holds, &asked.write, &found) {
                 return Ok(found.clone());
             }
-            let late = now >= self.deadline;
+            let late = now >= self.wait.longest;
             if let Some(record) = record.filter(|_| !asked.holds) {
                 if looks.count.is_multiple_of(LOOKS_PER_GHOST_HUNT) {
                     let ghosts = self.locks.ghosts(record)?;
@@ -69,10 +70,13 @@ impl Taking<'_> {
                 }
                 // Only here is it clear that somebody waits for long: a session that is dead need not.
                 self.locks.check()?;
+                if self.wait.is_given_up() {
+                    return Err(Refusal::Error(LockError::Interrupted));
+                }
             }
             let Some(next) = asked.write else {
                 self.waited = true;
-                looks.pause_at_most(self.deadline.saturating_sub(now));
+                looks.pause_at_most(self.wait.longest.saturating_sub(now));
                 continue;
             };
             let cell = Cell::Lock(next);

@@ -77,7 +77,7 @@ fn join<T>(threads: Vec<thread::JoinHandle<T>>) -> Vec<T> {
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Four renames that meet at several paths, twice each; one is impatient, one only tries.
+/// Four renames that meet at several paths, twice each; one is impatient, one gives up when asked, one only tries.
 fn renames() {
     let sets = [("/a", "/b/x"), ("/b", "/c"), ("/a/d", "/b/y"), ("/c", "/a/z")].map(|(s, d)| rename(s, d));
     let (table, judge) = (LockTable::new(), Judge::of(&sets));
@@ -89,12 +89,17 @@ fn renames() {
                 let granted = match n {
                     0 => table.try_acquire(wanted),
                     1 => table.acquire(wanted, sync::now() + SOON),
+                    2 => {
+                        let wait = Wait { longest: sync::now() + NEVER, give_up: Some(&|| true) };
+                        table.acquire(wanted, wait)
+                    }
                     _ => table.acquire(wanted, sync::now() + NEVER),
                 };
                 match granted {
                     Ok(_guard) => judge.visit(&set),
                     Err(LockError::WouldBlock(_)) if n == 0 => {}
                     Err(LockError::TimedOut(_)) if n == 1 => {}
+                    Err(LockError::Interrupted) if n == 2 => {}
                     Err(other) => panic!("{n}: {other}"),
                 }
             }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // Clippy takes these for tests only where nothing else stands beside `test`.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, Ordering::SeqCst};
 use std::thread::JoinHandle;
 
 use super::*;
@@ -113,6 +113,33 @@ fn a_deadline_names_the_lock_and_its_holder_and_lets_the_next_go_on() {
     let share = waiting(&table, hold(3, "/a", Mode::Shared));
     assert!(share.join().unwrap().is_ok());
     assert!(matches!(gives_up.unwrap().join().unwrap(), Err(LockError::TimedOut(_))));
+}
+
+#[test]
+fn who_gives_up_holds_nothing_and_lets_the_next_go_on() {
+    let table = LockTable::new();
+    let shared = table.try_acquire(hold(1, "/a", Mode::Shared)).unwrap();
+    let (on_thread, gives_up) = (table.clone(), Arc::new(AtomicBool::new(false)));
+    let asked = Arc::clone(&gives_up);
+    let waits = ambient::spawn("gives-up", move || {
+        let give_up = || asked.load(SeqCst);
+        let wait = Wait { longest: within(LONG_MS), give_up: Some(&give_up) };
+        on_thread.acquire(rename(2, "/a", "/b"), wait)
+    });
+    while table.document(&id("/a")).unwrap().waiters.is_empty() {
+        std::thread::yield_now();
+    }
+    let share = waiting(&table, hold(3, "/a", Mode::Shared));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!share.is_finished() && !waits.as_ref().unwrap().is_finished(), "nobody has given up yet");
+    gives_up.store(true, SeqCst);
+    assert!(matches!(waits.unwrap().join().unwrap(), Err(LockError::Interrupted)));
+    drop(share.join().unwrap().unwrap());
+    drop(shared);
+    assert_empty(&table);
+    // What is free is taken, whatever the caller would answer.
+    let wait = Wait { longest: within(LONG_MS), give_up: Some(&|| true) };
+    drop(table.acquire(rename(2, "/a", "/b"), wait).unwrap());
 }
 
 #[test]

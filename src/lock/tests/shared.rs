@@ -1,6 +1,7 @@
 //! Taking, waiting for, and releasing locks that are documents.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -8,7 +9,7 @@ use parking_lot::Mutex;
 use super::world::{World, hold, id, rename, share};
 use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::lock::shared::Settings;
-use crate::lock::{LockDocument, LockError, Mode, SharedLocks};
+use crate::lock::{LockDocument, LockError, Mode, SharedLocks, Wait};
 use crate::store::cells::{Cell, CellKey, Cells};
 
 #[test]
@@ -118,6 +119,24 @@ fn an_exclusive_is_not_starved_by_sharers() {
     });
     drop(other.acquire(&hold("/a"), 900).unwrap());
     assert!(*refused.lock() >= 6);
+}
+
+#[test]
+fn who_gives_up_leaves_neither_a_waiter_nor_a_lock() {
+    let world = World::new();
+    let (one, other) = (world.join(1), world.join(2));
+    let guard = one.acquire(&hold("/b"), 0).unwrap();
+    let asked = AtomicU32::new(0);
+    let give_up = || asked.fetch_add(1, SeqCst) == 4;
+    let wait = Wait { longest: Duration::from_secs(30), give_up: Some(&give_up) };
+    // It holds /a by the time that it waits for /b.
+    let outcome = other.locks.acquire(&rename("/a/x", "/b/y"), "a test".into(), wait);
+    assert!(matches!(outcome, Err(LockError::Interrupted)));
+    assert_eq!(asked.load(SeqCst), 5);
+    assert_eq!(world.locks(), "/b !1.1<");
+    drop(guard);
+    drop(other.acquire(&rename("/a/x", "/b/y"), 0).unwrap());
+    assert_eq!(world.locks(), "");
 }
 
 #[test]

@@ -27,6 +27,7 @@ use super::{Namespace, Result};
 use crate::ambient;
 use crate::document::{AdvisoryFamily, AdvisoryHolder, AdvisoryLock, Ino, Key, LockMode, SessionId};
 use crate::lock::advisory::{self, AdvisoryError, AdvisoryTable, Outcome};
+use crate::lock::{GiveUp, ask_after};
 use crate::store::{Store, StoreError};
 
 use held::Held;
@@ -36,9 +37,6 @@ use waits::Waits;
 /// Who waits looks again after this long though nothing rang, and after twice as long the next time, up to the second.
 const LOOK_FIRST: Duration = Duration::from_millis(100);
 const LOOK_MAX: Duration = Duration::from_secs(2);
-/// How often who waits is asked whether to give up; seldomer when it has waited for long.
-const ASK_FIRST: Duration = Duration::from_millis(20);
-const ASK_MAX: Duration = Duration::from_millis(250);
 /// How long nobody tries again to give up what could not be given up.
 const SETTLE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -102,9 +100,6 @@ pub struct AdvisoryCall {
     /// The process.
     pub pid: u32,
 }
-
-/// What to do where a lock is not free: to wait until it is, or until the caller wants to give up.
-pub type GiveUp<'a> = &'a dyn Fn() -> bool;
 
 impl Namespace {
     fn holder(&self, owner: u64, family: AdvisoryFamily) -> AdvisoryHolder {
@@ -171,8 +166,7 @@ impl Namespace {
                     return Err(AdvisoryError::Interrupted.into());
                 }
                 let left = next_look.saturating_duration_since(ambient::monotonic());
-                let ask_after = (begun.elapsed() / 8).clamp(ASK_FIRST, ASK_MAX);
-                if left.is_zero() || waiting.sleep(left.min(ask_after)) {
+                if left.is_zero() || waiting.sleep(left.min(ask_after(begun.elapsed()))) {
                     break;
                 }
             }

@@ -1,4 +1,9 @@
 //! Opening and closing regular files.
+//!
+//! What is hard: who opens a file after a close on another host has returned is to see what was written before, and what is
+//! remembered here may be older: notices come late. So on a store that hosts share each open asks anew for the node and the
+//! bytes beside it, in one request. Nothing saves it: that somebody looked the file up a moment ago says nothing of what was
+//! closed since, and who opens may have been told of that on any other way. Whoever makes a file has just written it.
 
 use std::collections::hash_map::Entry;
 
@@ -10,14 +15,28 @@ use crate::store::Commit;
 use super::make::Make;
 
 impl Namespace {
-    /// Opens a file: it is kept until it is closed as often as it was opened, names or not.
+    /// Opens a file: it is kept until it is closed as often as it was opened, names or not. What is read from here on is at
+    /// least as new as what was written, on any host, before this was called.
     ///
     /// # Errors
-    /// `NotFound` if it has been removed.
+    /// `NotFound` if it has been removed; `Stale` if that may have happened on another host.
     pub fn open(&self, ino: Ino) -> Result<()> {
+        if self.is_shared() {
+            // Not under the inode's turn: a server that is away would hold up who closes the file.
+            let keys = [Key::Node(ino), Key::Content(ino)];
+            self.store.forget(&keys);
+            self.store.get_many(&keys)?;
+        }
         let pin = self.inodes.pin(ino);
         let mut life = pin.life.lock();
-        self.live_node(ino)?;
+        match self.live_node(ino) {
+            // Who has it open here may open it once more; others were led to it by a name that is gone.
+            Ok((_, node)) if node.nlink == 0 && life.opens == 0 && self.is_shared() => {
+                return Err(NamespaceError::Stale);
+            }
+            Err(NamespaceError::NotFound) if self.is_shared() => return Err(NamespaceError::Stale),
+            found => drop(found?),
+        }
         life.opens += 1;
         self.count_open(ino);
         Ok(())

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use crate::ambient;
 use crate::document::{Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta, Timestamp, Version};
-use crate::lock::{LockError, LockGuard, LockId, Mode, Plan, Request};
+use crate::lock::{LockError, LockGuard, LockId, Mode, Plan, Request, Wait};
 use crate::namespace::resolve::Chain;
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
 use crate::rules::{Rule, holds};
@@ -59,11 +59,11 @@ pub enum Manner {
 
 /// Whether to wait for locks.
 #[derive(Clone, Copy, Debug)]
-pub enum Patience {
+pub enum Patience<'a> {
     /// Not at all: if a lock is not free, `LockError::WouldBlock`, and nothing is held.
     Try,
-    /// Until then.
-    Wait(Instant),
+    /// Until then, or until the caller gives up.
+    Wait(Wait<'a>),
 }
 
 /// Everything that a rename rests on, as read at one time.
@@ -115,7 +115,7 @@ impl Namespace {
     ///
     /// # Errors
     /// Those of rename(2) and renameat2(2); `Lock` if the locks were not granted.
-    pub fn rename(&self, caller: Caller, rename: &Rename, patience: Patience) -> Result<()> {
+    pub fn rename(&self, caller: Caller, rename: &Rename, patience: Patience<'_>) -> Result<()> {
         self.retry(|| {
             let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
             let paths = resolved.paths(rename)?;
@@ -174,7 +174,13 @@ impl Namespace {
     /// # Errors
     /// `NotFound` if the path leads nowhere; `Lock` for the root, if the volume has no locks, and if the lock was not
     /// granted.
-    pub fn hold(&self, names: &[Name], mode: Mode, operation: &str, patience: Patience) -> Result<LockGuard> {
+    pub fn hold(
+        &self,
+        names: &[Name],
+        mode: Mode,
+        operation: &str,
+        patience: Patience<'_>,
+    ) -> Result<LockGuard> {
         let path = LockId::from_components(names.iter().map(Name::as_bytes))?;
         let plan = Plan::Hold { path: &path, mode };
         let before = self.walk(names)?;
@@ -206,14 +212,14 @@ impl Namespace {
         plan: Plan<'_>,
         members: Vec<LockId>,
         operation: impl FnOnce() -> Arc<str>,
-        patience: Patience,
+        patience: Patience<'_>,
     ) -> Result<Option<LockGuard>> {
         let Some(set) = self.volume.locking.lock_set(plan, members)? else { return Ok(None) };
         let request = Request { session: self.session, set, operation: operation() };
         drop(self.gate.enter()?);
         let granted = match patience {
             Patience::Try => self.locks.try_acquire(request),
-            Patience::Wait(deadline) => self.locks.acquire(request, deadline),
+            Patience::Wait(wait) => self.locks.acquire(request, wait),
         };
         // Who was sent away because the session is dead is told so.
         drop(self.gate.enter()?);

@@ -26,11 +26,11 @@ use LockMode::{Exclusive, Shared};
 const LEASE: Duration = Duration::from_secs(4);
 
 /// A volume that two hosts have mounted, and a file that both have open.
-struct Hosts {
-    engine: Arc<Engine>,
-    ada: Arc<Namespace>,
-    grace: Arc<Namespace>,
-    file: Ino,
+pub(super) struct Hosts {
+    pub(super) engine: Arc<Engine>,
+    pub(super) ada: Arc<Namespace>,
+    pub(super) grace: Arc<Namespace>,
+    pub(super) file: Ino,
 }
 
 fn info(host: &str) -> SessionInfo {
@@ -59,7 +59,7 @@ impl Hosts {
         Self::over(Engine::default(), false)
     }
 
-    fn over(engine: Engine, cached: bool) -> Self {
+    pub(super) fn over(engine: Engine, cached: bool) -> Self {
         let created = ambient::wall_clock().into();
         let volume = Volume::empty("0".repeat(32), Locking::Tree, 64, created);
         engine.commit(&Commit::format(volume, 0, 0)).unwrap();
@@ -105,7 +105,7 @@ impl Hosts {
     }
 
     /// The end of every test: nothing is left but a sound volume.
-    fn finish(self) {
+    pub(super) fn finish(self) {
         for host in [&self.ada, &self.grace] {
             host.end().unwrap();
         }

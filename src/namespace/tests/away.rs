@@ -1,7 +1,7 @@
-//! An engine whose changes of advisory locks can fail, and whose notices can be lost.
+//! An engine whose changes of advisory locks can fail, whose notices can be lost, and which counts what it is asked.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use crate::document::{Key, Stored, Version};
 use crate::store::memory::MemoryStore;
@@ -17,6 +17,8 @@ pub(super) struct Engine {
     pub(super) away: AtomicBool,
     /// Nobody is told of anything.
     silent: bool,
+    /// How often it was asked for documents, one or many.
+    reads: AtomicU64,
 }
 
 impl Engine {
@@ -24,14 +26,32 @@ impl Engine {
     pub(super) fn silent() -> Self {
         Self { silent: true, ..Self::default() }
     }
+
+    /// How many requests `work` makes that read. Heartbeats are counted with the rest, but come seldom: the least of some
+    /// tries is the cost.
+    pub(super) fn reads_of(&self, mut work: impl FnMut()) -> u64 {
+        let counted = (0..5).map(|_| {
+            let before = self.reads.load(SeqCst);
+            work();
+            self.reads.load(SeqCst) - before
+        });
+        counted.min().unwrap_or(0)
+    }
 }
 
 impl Reader for Engine {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.reads.fetch_add(1, SeqCst);
         self.memory.get(key)
     }
 
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
+        self.reads.fetch_add(1, SeqCst);
+        self.memory.get_many(keys)
+    }
+
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.reads.fetch_add(1, SeqCst);
         self.memory.scan(scan)
     }
 }

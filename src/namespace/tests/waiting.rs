@@ -23,8 +23,8 @@ fn rename(from: (Ino, &str), to: (Ino, &str)) -> Rename {
     }
 }
 
-fn soon(milliseconds: u64) -> Patience {
-    Patience::Wait(ambient::monotonic() + Duration::from_millis(milliseconds))
+fn soon(milliseconds: u64) -> Patience<'static> {
+    Patience::Wait((ambient::monotonic() + Duration::from_millis(milliseconds)).into())
 }
 
 #[test]

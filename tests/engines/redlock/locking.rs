@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lockwood::document::LockMode::{Exclusive, Shared};
 use lockwood::document::SessionId;
 use lockwood::lock::redlock::Settings;
-use lockwood::lock::{LockError, LockSet};
+use lockwood::lock::{LockError, LockSet, Wait};
 
 use super::{Fleet, Party, VOLUME, hold, id, servers};
 
@@ -153,9 +153,22 @@ fn who_gives_up_learns_who_holds_it_and_leaves_nothing() {
     assert_eq!((blocked.held, blocked.holders[0].op), (Exclusive, held.op()));
     assert_eq!(other.locks.counters().expired, 1);
     drop(held);
-    for at in 0..3 {
-        assert_eq!(fleet.ask::<usize>(at, &["DBSIZE"]), 0, "a mark was left");
-    }
+    let nothing_is_left = || {
+        for at in 0..3 {
+            assert_eq!(fleet.ask::<usize>(at, &["DBSIZE"]), 0, "a mark was left");
+        }
+    };
+    nothing_is_left();
+    // So it is with who is told to give up.
+    let held = one.try_hold("/a", Exclusive).unwrap();
+    let begun = Instant::now();
+    let give_up = || begun.elapsed() > Duration::from_millis(100);
+    let wait = Wait { longest: super::WAIT, give_up: Some(&give_up) };
+    let outcome = other.locks.acquire(&hold("/a", Shared), "late", wait);
+    assert!(matches!(outcome, Err(LockError::Interrupted)));
+    assert!(begun.elapsed() < super::WAIT / 2, "{:?}", begun.elapsed());
+    drop(held);
+    nothing_is_left();
     // Who is to be granted nothing any more is sent away.
     let _held = one.try_hold("/a", Exclusive).unwrap();
     std::thread::scope(|scope| {

@@ -85,7 +85,7 @@ impl Host {
             new_name: name(to.1),
             manner: Manner::Replace,
         };
-        self.namespace.rename(Caller::ROOT, &rename, Patience::Wait(ambient::monotonic() + WAIT))
+        self.namespace.rename(Caller::ROOT, &rename, Patience::Wait((ambient::monotonic() + WAIT).into()))
     }
 
     /// Which rules of a sound volume do not hold.

@@ -62,7 +62,7 @@ fn a_subtree_that_was_exchanged(files: &BackingFiles) -> Judged {
     let unlocked = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            let patience = Patience::Wait(ambient::monotonic() + Duration::from_secs(10));
+            let patience = Patience::Wait((ambient::monotonic() + Duration::from_secs(10)).into());
             mount.rename_with("/a", "/x", Manner::Replace, patience)
         });
         while mount.namespace.locks().counters().waits == 0 {

@@ -174,7 +174,7 @@ impl Mount {
         from: &str,
         to: &str,
         manner: Manner,
-        patience: Patience,
+        patience: Patience<'_>,
     ) -> Result<(), NamespaceError> {
         let ((parent, name), (new_parent, new_name)) = (self.at(from), self.at(to));
         let rename = Rename { parent, name, new_parent, new_name, manner };

@@ -1,0 +1,83 @@
+//! Opening and creating files: what the kernel asks for, and what it may keep of a file that is opened.
+//!
+//! What is hard: on a store that hosts share, what the kernel remembers of a file may be older than a close that has
+//! returned on another host. The namespace looks anew at each open. The kernel's attributes go here, by a notice for which
+//! it takes no lock of the inode, so that a handler may send it (see [`kernel_cache`](super::kernel_cache)). Its pages,
+//! which maps alone have, it drops itself when the open is answered without FOPEN_KEEP_CACHE, before open(2) returns.
+//! Listings need nothing: the kernel keeps none, and each asks the store when it is read, so an opendir asks nobody.
+
+use std::ffi::OsStr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use fuser::{FileHandle, INodeNo, ReplyCreate, ReplyOpen};
+
+use super::adapter::{Adapter, GENERATION, failed, name};
+use super::control;
+use super::convert::attr;
+use crate::document::Ino;
+use crate::namespace::ops::make::{Make, What};
+use crate::namespace::{Caller, NamespaceError};
+
+impl Adapter {
+    /// Tells open files apart, since the locks of one go with it.
+    fn new_handle(&self) -> FileHandle {
+        FileHandle(self.0.handles.fetch_add(1, Relaxed) + 1)
+    }
+
+    /// What is said of an inode whose attributes are asked for. Linux asks before it opens by a name that it remembers, and
+    /// what stood under that name may have been replaced on another host: so of a file that is gone it is told to walk the
+    /// path anew. Of a directory it is not: walks cross so many, which others remove meanwhile, that the second fails too.
+    pub(super) fn gone(&self, ino: INodeNo, error: NamespaceError) -> NamespaceError {
+        match error {
+            NamespaceError::NotFound if self.0.cache.may_misname(Ino(ino.0)) => NamespaceError::Stale,
+            other => other,
+        }
+    }
+
+    /// open(2) of a file that is there.
+    pub(super) fn open_file(&self, ino: INodeNo, reply: ReplyOpen) {
+        if control::owns(ino) {
+            return control::open(&self.0, ino, reply);
+        }
+        match self.namespace().open(Ino(ino.0)) {
+            Ok(()) => {
+                // Whatever it was told of the file, and when: that is not known here.
+                self.0.cache.ask_again(Ino(ino.0));
+                reply.opened(self.new_handle(), self.0.cache.open_flags());
+            }
+            Err(error) => reply.error(failed("open", ino)(error)),
+        }
+    }
+
+    /// open(2) with O_CREAT of a name that the kernel takes for free.
+    pub(super) fn create_file(
+        &self,
+        caller: Caller,
+        (parent, bytes): (INodeNo, &OsStr),
+        (mode, umask): (u32, u32),
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let created = control::refuse(parent, bytes).and_then(|()| name(bytes)).and_then(|name| {
+            let make = Make { parent: Ino(parent.0), name: &name, what: What::Regular, mode, umask, caller };
+            match self.namespace().create(&make) {
+                // Another host was first, and whoever does not insist on making the file wants that one. The kernel opens
+                // it, since it has to look first whether the caller may.
+                Err(NamespaceError::Exists) if self.0.namespace.is_shared() && flags & libc::O_EXCL == 0 => {
+                    Err(NamespaceError::Stale)
+                }
+                outcome => outcome,
+            }
+        });
+        match created {
+            Ok((ino, node)) => {
+                let cache = &self.0.cache;
+                cache.give(ino, true);
+                // One time for both, name and attributes; see `kernel_cache` for why it is that of the attributes.
+                let ttl = cache.attribute_ttl();
+                reply.created(&ttl, &attr(ino, &node), GENERATION, self.new_handle(), cache.open_flags());
+            }
+            Err(error) => reply.error(failed("create", parent)(error)),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Who opens a file sees what was closed before on another host, where notices never come and all is remembered for ever;
+//! and what that costs.
+
+use super::advisory::Hosts;
+use super::away::Engine;
+use super::world::{ROOT, World, name, refused};
+use crate::document::Ino;
+use crate::namespace::ops::attributes::Change;
+use crate::namespace::ops::make::{Make, What};
+use crate::namespace::ops::rename::{Manner, Patience, Rename};
+use crate::namespace::{Caller, Namespace, NamespaceError as E};
+
+/// Two hosts that remember everything for as long as no notice comes, and none does; a file that both have open.
+fn who_remember_everything() -> Hosts {
+    Hosts::over(Engine::silent(), true)
+}
+
+fn read(host: &Namespace, ino: Ino) -> Vec<u8> {
+    host.read(ino, 0, 1 << 20).unwrap()
+}
+
+/// A file that a host makes, writes and closes.
+fn written(host: &Namespace, text: &str, bytes: &[u8]) -> Ino {
+    let make = Make {
+        parent: ROOT,
+        name: &name(text),
+        what: What::Regular,
+        mode: 0o644,
+        umask: 0,
+        caller: Caller::ROOT,
+    };
+    let (ino, _) = host.create(&make).unwrap();
+    host.write(ino, 0, bytes, false).unwrap();
+    host.close_file(ino).unwrap();
+    ino
+}
+
+#[test]
+fn who_opens_a_file_reads_what_was_written_before_though_no_notice_comes() {
+    let hosts = who_remember_everything();
+    // Beside the node, as long as what is remembered; then apart from it; then beside it again.
+    let texts = [&b"one"[..], b"two", &[b'x'; 5000], b"", b"four"];
+    let mut before = Vec::new();
+    for bytes in texts {
+        // The first one keeps the access time, which makes it forget.
+        for _ in 0..2 {
+            assert_eq!(read(&hosts.grace, hosts.file), before);
+        }
+        let change = Change { size: Some(0), ..Change::default() };
+        hosts.ada.change(Caller::ROOT, hosts.file, &change).unwrap();
+        hosts.ada.write(hosts.file, 0, bytes, false).unwrap();
+        let size = hosts.grace.attributes(hosts.file).unwrap().size();
+        assert_eq!(size, before.len() as u64, "nobody has told her");
+        hosts.grace.open(hosts.file).unwrap();
+        assert_eq!(read(&hosts.grace, hosts.file), bytes);
+        assert_eq!(hosts.grace.attributes(hosts.file).unwrap().size(), bytes.len() as u64);
+        hosts.grace.close_file(hosts.file).unwrap();
+        before = bytes.to_vec();
+    }
+    hosts.finish();
+}
+
+#[test]
+fn who_opens_what_was_replaced_or_removed_is_sent_to_look_and_finds_what_is_there() {
+    let hosts = who_remember_everything();
+    let rename = |from: &str, to: &str| Rename {
+        parent: ROOT,
+        name: name(from),
+        new_parent: ROOT,
+        new_name: name(to),
+        manner: Manner::Replace,
+    };
+    for (text, kept) in [("a", false), ("c", true)] {
+        let old = written(&hosts.ada, text, b"old");
+        assert_eq!(hosts.grace.lookup(ROOT, &name(text)).unwrap().0, old);
+        if kept {
+            // Without a name, it stays while she has it open.
+            hosts.ada.open(old).unwrap();
+        }
+        let new = written(&hosts.ada, "b", b"new");
+        hosts.ada.rename(Caller::ROOT, &rename("b", text), Patience::Try).unwrap();
+        assert_eq!(hosts.grace.lookup(ROOT, &name(text)).unwrap().0, old, "what is remembered");
+        refused!(hosts.grace.open(old), E::Stale);
+        assert_eq!(hosts.grace.lookup(ROOT, &name(text)).unwrap().0, new);
+        hosts.grace.open(new).unwrap();
+        assert_eq!(read(&hosts.grace, new), b"new");
+        hosts.grace.close_file(new).unwrap();
+        if kept {
+            hosts.ada.open(old).unwrap();
+            assert_eq!(read(&hosts.ada, old), b"old");
+            hosts.ada.close_file(old).unwrap();
+            hosts.ada.close_file(old).unwrap();
+        }
+        hosts.ada.unlink(ROOT, &name(text)).unwrap();
+        refused!(hosts.grace.open(new), E::Stale);
+        refused!(hosts.grace.lookup(ROOT, &name(text)), E::NotFound);
+    }
+    hosts.finish();
+}
+
+#[test]
+fn an_open_is_one_request_between_hosts_and_brings_the_bytes_of_a_small_file() {
+    let hosts = who_remember_everything();
+    for (text, bytes) in [("small", vec![b'x'; 64]), ("large", vec![b'x'; 5000])] {
+        let ino = written(&hosts.ada, text, &bytes);
+        assert_eq!(read(&hosts.grace, ino), bytes);
+        let remembered = hosts.engine.reads_of(|| assert_eq!(read(&hosts.grace, ino), bytes));
+        assert_eq!(remembered, 0);
+        let opened = hosts.engine.reads_of(|| {
+            hosts.grace.open(ino).unwrap();
+            hosts.grace.close_file(ino).unwrap();
+        });
+        assert_eq!(opened, 1, "{text}");
+        let opened_and_read = hosts.engine.reads_of(|| {
+            hosts.grace.open(ino).unwrap();
+            assert_eq!(read(&hosts.grace, ino), bytes);
+            hosts.grace.close_file(ino).unwrap();
+        });
+        assert_eq!(
+            opened_and_read, 1,
+            "{text}: what is remembered of the bytes is still theirs, or came along"
+        );
+    }
+    let made = hosts.engine.reads_of(|| {
+        let ino = written(&hosts.ada, "made", b"bytes");
+        hosts.ada.unlink(ROOT, &name("made")).unwrap();
+        assert!(ino > hosts.file);
+    });
+    assert_eq!(made, 0, "who makes a file has nothing to ask");
+    hosts.finish();
+}
+
+#[test]
+fn an_open_asks_for_the_node_alone_where_one_process_owns_the_store() {
+    let world = World::new();
+    let f = world.filled(ROOT, "f", b"x");
+    let counted = world.counted(|w| {
+        w.open(f).unwrap();
+        w.close_file(f).unwrap();
+    });
+    assert_eq!((counted.gets, counted.scans, counted.commits), (1, 0, 0));
+    world.finish();
+}

@@ -1,0 +1,89 @@
+//! Close-to-open between two mounts, each a daemon of its own as on two hosts: whoever opens a file sees what was closed
+//! before, at once.
+//!
+//! What is hard: whether a notice comes in time is chance. So each round first makes the other host remember what is there.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+
+use crate::two::{Two, over_postgres, over_redis};
+
+/// So many that a mount which trusts what it remembers fails one of them: a notice takes some milliseconds.
+const ROUNDS: usize = 40;
+
+/// The first byte as a map of the file shows it.
+fn first_mapped(file: &File) -> u8 {
+    // SAFETY: a new shared map of a file that is open for reading; nothing else is touched.
+    let map = unsafe {
+        libc::mmap(std::ptr::null_mut(), 1, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    assert_ne!(map, libc::MAP_FAILED);
+    // SAFETY: the first byte of the map; then it is unmapped, and nobody uses it any more.
+    let (byte, unmapped) = unsafe { (map.cast::<u8>().read_volatile(), libc::munmap(map, 1)) };
+    assert_eq!(unmapped, 0);
+    byte
+}
+
+/// Opens a file and holds it to what was written.
+fn opens_to(path: &Path, text: &str, what: &str) {
+    let mut file = File::open(path).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(file.metadata().unwrap().len(), text.len() as u64, "{what}: the size");
+    assert_eq!(char::from(first_mapped(&file)), text.chars().next().unwrap(), "{what}: a map");
+    let mut found = String::new();
+    file.read_to_string(&mut found).unwrap();
+    assert!(found == text, "{what}: {} bytes that begin with {:.9}", found.len(), found);
+}
+
+fn who_opens_sees_what_was_closed(two: &Two) {
+    for round in 0..ROUNDS {
+        let (one, other) = (two.point(round % 2), two.point(1 - round % 2));
+        // Short and long files in turn, and as long as the one before or not.
+        let sign = char::from(b'a' + (round % 26) as u8);
+        let text = format!("{sign}{round:08}").repeat(if round % 8 < 4 { 1 } else { 1000 });
+        let remember = |name: &str| {
+            let path = other.join(name);
+            let known = File::open(&path).map(|file| first_mapped_of(&file));
+            (known.ok(), fs::read(&path).ok(), fs::metadata(&path).ok())
+        };
+        remember("f");
+        fs::write(one.join("f"), &text).unwrap();
+        opens_to(&other.join("f"), &text, "written");
+        remember("f");
+        let next = text.replace(sign, "+");
+        fs::write(one.join("next"), &next).unwrap();
+        fs::rename(one.join("next"), one.join("f")).unwrap();
+        opens_to(&other.join("f"), &next, "replaced");
+        // A name that is remembered not to be there.
+        let made = format!("made{round}");
+        assert_eq!(fs::metadata(other.join(&made)).unwrap_err().kind(), ErrorKind::NotFound);
+        fs::write(one.join(&made), &text).unwrap();
+        let file = File::options().write(true).create(true).truncate(false).open(other.join(&made)).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), text.len() as u64, "made");
+        fs::remove_file(one.join(&made)).unwrap();
+        let gone = File::open(other.join(&made)).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(libc::ENOENT), "removed");
+    }
+}
+
+/// The same, of a file that may be empty.
+fn first_mapped_of(file: &File) -> Option<u8> {
+    (file.metadata().unwrap().len() > 0).then(|| first_mapped(file))
+}
+
+#[test]
+fn who_opens_a_file_sees_what_was_closed_before_over_postgresql() {
+    over_postgres(|two, _| {
+        who_opens_sees_what_was_closed(&two);
+        two.finish();
+    });
+}
+
+#[test]
+fn who_opens_a_file_sees_what_was_closed_before_over_redis() {
+    over_redis(|two| {
+        who_opens_sees_what_was_closed(&two);
+        two.finish();
+    });
+}
