@@ -7,14 +7,18 @@
 //!    dropped by a write) is told to the kernel, and so is what goes through another mount: [`kernel_cache`].
 //! 4. The errno of each error is decided in one place: [`errno`].
 //! 5. Who waits for an advisory lock may do so for ever, and must be able to give up: [`advisory`], [`pending`].
-//! 6. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
+//! 6. Written bytes that are kept back must not wait for ever, and who wrote them must learn what became of them:
+//!    [`flusher`], [`bytes`].
+//! 7. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
 mod adapter;
 mod advisory;
 pub mod attach;
+mod bytes;
 pub mod control;
 mod convert;
 mod errno;
+mod flusher;
 mod kernel_cache;
 mod lock_flags;
 pub mod mount;

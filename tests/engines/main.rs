@@ -16,3 +16,4 @@ mod redis_server;
 mod redlock;
 mod tls;
 mod two;
+mod write_back;
