@@ -1,6 +1,6 @@
 //! Written bytes that are acknowledged and not in the store yet: how many there are, of which files, since when, and who
-//! is still to be told of those that did not get there. Imports documents, the clock and the bound of a file; what is done with the
-//! bytes is [`ops::later`](super::ops::later)'s.
+//! is still to be told of those that did not get there. Imports documents, the clock and the bound of a file; what is done
+//! with the bytes is [`ops::later`](super::ops::later)'s.
 //!
 //! What is hard:
 //! 1. *A bound.* A writer reserves room before it gathers anything ([`WriteBack::reserve`]), and the room is free again only
