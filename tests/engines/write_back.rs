@@ -96,7 +96,7 @@ fn a_daemon_that_is_killed_loses_what_was_not_synced(two: &mut Two) {
     let found = fs::read(path(two, 1)).unwrap();
     assert!(pieces(2 * SYNCED).starts_with(&found) && found.starts_with(&synced), "{} bytes", found.len());
     assert!(!was_quick || found.len() == synced.len(), "{} bytes", found.len());
-    two.clean();
+    until("the dead session is cleaned up", || lockwood(["check", &two.url]).code == 0);
     two.mount(0);
 }
 
