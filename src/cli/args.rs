@@ -117,6 +117,8 @@ Of volumes that many hosts share:
   (default hard: 60; soft: 5)
   allow-volatile         take a server that forgets the volume when it restarts
   locks=URL              a lock server, as in --locks; once for each server
+  write-back=SIZE        keep up to SIZE written bytes back (64K to 4G) and commit them together: at fsync and close, and
+  after 5 s. The death of the daemon loses them (default 0: off, each write is a commit); docs/contents.md
 Options of /etc/fstab that are not for the file system (noauto, nofail, x-...) are ignored.
 
 Examples:

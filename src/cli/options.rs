@@ -40,7 +40,7 @@ pub(super) struct Resolved {
 const KNOWN: &str = "ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, relatime, noatime, \
                      allow_other, allow_root, lock_wait=SECONDS, locking=STRATEGY, threads=N, cache_size=MIB, log=FILE; \
                      and of shared stores: cache_ttl=SECONDS, lease=SECONDS, soft[=SECONDS], hard, allow-volatile, \
-                     locks=URL";
+                     locks=URL, write-back=SIZE";
 
 /// Options of /etc/fstab and mount(8) that are not for a file system, and those that the kernel lists in the mount table
 /// and mount(8) passes back when it remounts.
@@ -75,6 +75,9 @@ const PATIENCE_HARD: Duration = Duration::from_secs(60);
 const PATIENCE_SOFT: Duration = Duration::from_secs(5);
 
 const CACHE_TTL_MAX: Duration = Duration::from_secs(3600);
+/// Less would not gather what a program writes at once; more is lost when the daemon dies.
+const WRITE_BACK_MIN: u64 = 64 << 10;
+const WRITE_BACK_MAX: u64 = 4 << 30;
 const LEASE_MIN: Duration = Duration::from_secs(1);
 const LEASE_MAX: Duration = Duration::from_secs(600);
 
@@ -177,6 +180,10 @@ impl Resolved {
                 self.patience = duration(name, value, Duration::from_millis(100), CACHE_TTL_MAX)?;
             }
             ("allow-volatile", None) => self.allow_volatile = true,
+            ("write-back", Some(value)) => {
+                self.settings.write_back_bytes =
+                    size(value).map_err(|e| format!("option {name}={value}: {e}"))?;
+            }
             ("locks", Some(url)) => self.locks.push(url.to_owned()),
             _ if IGNORED.contains(&name) || name.starts_with("x-") || name == "comment" => {}
             _ => return Err(format!("unknown mount option `{option}`; the options are {KNOWN}").into()),
@@ -195,6 +202,20 @@ fn duration(name: &str, value: &str, least: Duration, most: Duration) -> Result<
         Ok(length) if (least..=most).contains(&length) => Ok(length),
         _ => Err(format!("option {name}={value}: from {least:?} to {most:?} is needed, in seconds").into()),
     }
+}
+
+/// A size in bytes, or with K, M or G in units of 1024 bytes and so on.
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let size = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    size.filter(|size| *size == 0 || (WRITE_BACK_MIN..=WRITE_BACK_MAX).contains(size)).ok_or_else(|| {
+        "0 (off), or from 64K to 4G is needed, in bytes or with K, M or G: so much that is written is kept back".to_owned()
+    })
 }
 
 fn number(name: &str, value: &str, least: usize, most: usize) -> Result<usize, Failure> {
@@ -232,6 +253,14 @@ mod tests {
     }
 
     #[test]
+    fn a_size_may_have_a_unit_and_nothing_is_kept_back_unless_it_is_asked_for() {
+        let bytes = |text: &str| resolve(text).unwrap().settings.write_back_bytes;
+        assert_eq!((bytes(""), bytes("write-back=0")), (0, 0));
+        assert_eq!((bytes("write-back=65536"), bytes("write-back=64K")), (64 << 10, 64 << 10));
+        assert_eq!((bytes("write-back=16m"), bytes("write-back=2G")), (16 << 20, 2 << 30));
+    }
+
+    #[test]
     fn what_is_not_known_is_named() {
         for bad in [
             "frobnicate",
@@ -246,6 +275,12 @@ mod tests {
             "lease=0.5",
             "soft=x",
             "locks",
+            "write-back",
+            "write-back=",
+            "write-back=M",
+            "write-back=1K",
+            "write-back=5G",
+            "write-back=99999999999999999999G",
             "cache_size=99999999",
         ] {
             let error = resolve(bad).unwrap_err().to_string();

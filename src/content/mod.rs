@@ -42,7 +42,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use backing::BackingFile;
-pub use chunks::{CHUNK_BYTES, ChunkFile, Chunks, View};
+pub use chunks::{CHUNK_BYTES, CHUNKS_WRITTEN, ChunkFile, Chunks, View};
 pub use error::ContentError;
 pub use host::Space;
 pub use names::{MAX_SIZE, SEGMENT_BYTES};

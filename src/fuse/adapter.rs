@@ -20,6 +20,7 @@ use super::advisory::LockCall;
 use super::control::{self, Control};
 use super::convert::{FOREVER, absent, attr, file_type, time};
 use super::errno::report;
+use super::flusher::Flusher;
 use super::kernel_cache::KernelCache;
 use super::waiting::WaitingRoom;
 use crate::document::{Ino, Name};
@@ -47,6 +48,7 @@ pub(super) struct Shared {
     /// Apart from the others: who waits for an advisory lock may do so for ever.
     pub(super) lock_waits: WaitingRoom,
     pub(super) cache: Arc<KernelCache>,
+    pub(super) flusher: Flusher,
     /// All mounts of the process, this one among them.
     pub(super) mounts: OnceLock<Vec<Weak<Shared>>>,
     /// The root's attributes as the kernel was told them last.
@@ -61,7 +63,7 @@ pub(super) struct Shared {
 #[derive(Clone)]
 pub(super) struct Adapter(pub(super) Arc<Shared>);
 
-fn caller(request: &Request) -> Caller {
+pub(super) fn caller(request: &Request) -> Caller {
     Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() }
 }
 
@@ -109,13 +111,13 @@ impl Adapter {
     }
 
     /// Does what may take long in a thread that serves no other requests.
-    fn aside(&self, work: impl FnOnce(&Self) + Send + 'static) {
+    pub(super) fn aside(&self, work: impl FnOnce(&Self) + Send + 'static) {
         let adapter = self.clone();
         self.0.waiting.run_somewhere(move || work(&adapter));
     }
 
     /// Lets the kernel know before the reply that a file has lost privileges: nobody may run it with them afterwards.
-    fn tell(&self, ino: INodeNo, privileges: Privileges) {
+    pub(super) fn tell(&self, ino: INodeNo, privileges: Privileges) {
         if privileges == Privileges::Dropped {
             self.0.cache.notices.attributes(Ino(ino.0));
         }
@@ -396,29 +398,11 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        if control::owns(ino) {
-            return control::write(&self.0, caller(request), fh, data, reply);
-        }
-        let drop_privileges = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        // What a map has changed stands where it stands; what is appended goes to the end, which may have moved.
-        let appends = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let written = if appends && self.0.cache.end_may_be_old() {
-            self.namespace().append(Ino(ino.0), data, drop_privileges)
-        } else {
-            self.namespace().write(Ino(ino.0), offset, data, drop_privileges)
-        };
-        match written {
-            Ok(privileges) => {
-                self.tell(ino, privileges);
-                reply.written(data.len() as u32);
-            }
-            Err(error) => reply.error(failed("write", ino)(error)),
-        }
+        self.write_bytes(request, (ino, fh), (offset, data), write_flags, flags, reply);
     }
 
-    /// No bytes are kept back until a close; what it ends is locks.
-    fn flush(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
-        reply_empty(reply, self.close_owner(ino, owner));
+    fn flush(&self, _request: &Request, ino: INodeNo, fh: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        self.flush_bytes(ino, fh, owner, reply);
     }
 
     fn release(
@@ -435,9 +419,7 @@ impl Filesystem for Adapter {
             self.0.control.close(fh);
             return reply.ok();
         }
-        let released = self.close_handle(ino, fh);
-        let closed = self.namespace().close_file(Ino(ino.0)).map_err(failed("close", ino));
-        reply_empty(reply, closed.and(released));
+        reply_empty(reply, self.release_file(ino, fh));
     }
 
     fn getlk(
@@ -471,14 +453,11 @@ impl Filesystem for Adapter {
         self.set_lock(request, &LockCall { ino, fh, owner: lock_owner, start, end, typ, pid }, sleep, reply);
     }
 
-    fn fsync(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _request: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         if control::owns(ino) {
             return reply.ok();
         }
-        self.aside(move |adapter| {
-            let synced = adapter.namespace().fsync(Ino(ino.0), datasync);
-            reply_empty(reply, synced.map_err(failed("fsync", ino)));
-        });
+        self.sync_file(ino, fh, datasync, reply);
     }
 
     fn fsyncdir(

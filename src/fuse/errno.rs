@@ -33,8 +33,8 @@ pub(super) fn errno(error: &NamespaceError) -> Errno {
         E::Advisory(error) => advisory_errno(error),
         E::Contended { .. } | E::Conflict(_) => Errno::EBUSY,
         E::Broken(_) | E::OtherLocks { .. } => Errno::EIO,
-        E::Store(StoreError::NoSpace) => Errno::ENOSPC,
-        E::Store(_) => Errno::EIO,
+        E::BytesLost { no_space: true } | E::Store(StoreError::NoSpace) => Errno::ENOSPC,
+        E::BytesLost { no_space: false } | E::Store(_) => Errno::EIO,
         E::Content(error) => content_errno(error),
     }
 }
@@ -90,8 +90,8 @@ fn content_errno(error: &ContentError) -> Errno {
 pub(super) fn report(operation: &str, object: &dyn std::fmt::Display, error: &NamespaceError) -> Errno {
     let errno = errno(error);
     match error {
-        // Said once, when the session was fenced.
-        NamespaceError::Store(StoreError::Fenced) => {}
+        // Said once, when the session was fenced, and when it happened.
+        NamespaceError::Store(StoreError::Fenced) | NamespaceError::BytesLost { .. } => {}
         NamespaceError::Lock(
             LockError::TimedOut(_) | LockError::Revoked { .. } | LockError::Lapsed { .. },
         )

@@ -8,14 +8,18 @@
 //! 4. The errno of each error is decided in one place: [`errno`].
 //! 5. Who waits for an advisory lock may do so for ever, and must be able to give up: [`advisory`], [`pending`].
 //! 6. Who opens a file sees what was closed before, on another host too, whatever the kernel remembers: [`opens`].
-//! 7. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
+//! 7. Written bytes that are kept back must not wait for ever, and who wrote them must learn what became of them:
+//!    [`flusher`], [`bytes`].
+//! 8. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
 mod adapter;
 mod advisory;
 pub mod attach;
+mod bytes;
 pub mod control;
 mod convert;
 mod errno;
+mod flusher;
 mod kernel_cache;
 mod lock_flags;
 pub mod mount;

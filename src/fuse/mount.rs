@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::adapter::{Adapter, Shared};
 use super::attach;
 use super::control::{Control, MountFacts};
+use super::flusher::Flusher;
 use super::kernel_cache::{KernelCache, Sharing};
 use super::points;
 use super::source::OpenSource;
@@ -211,6 +212,7 @@ fn begin(
             waiting: WaitingRoom::new(),
             lock_waits: WaitingRoom::new(),
             cache: Arc::new(KernelCache::new(sharing)),
+            flusher: Flusher::default(),
             mounts: OnceLock::new(),
             root: Mutex::default(),
             requests: AtomicU64::new(0),
@@ -252,6 +254,7 @@ fn detach_all(trees: Vec<Tree>) {
             log::error!("{} cannot be detached: {error}", tree.mount_point.display());
         }
         tree.shared.cache.close();
+        tree.shared.flusher.close();
     }
 }
 
@@ -268,6 +271,7 @@ fn start_session(
     let session = attach::attach(Adapter(Arc::clone(shared)), &request.store, mount_point, config)?;
     let device = session.as_fd().try_clone_to_owned();
     let started = device.and_then(|device| shared.cache.attach(session.notifier(), device));
+    let started = started.and_then(|()| Flusher::start(shared));
     match started {
         Ok(()) => Ok(session),
         Err(error) => {
@@ -332,6 +336,9 @@ impl Tree {
         let Self { session, shared, mount_point } = self;
         let outcome = session.run();
         served.end();
+        // While it has its locks.
+        shared.flusher.close();
+        shared.namespace.flush_all();
         shared.namespace.locks().close_session(shared.namespace.session());
         shared.namespace.close_advisory();
         shared.waiting.close();

@@ -19,9 +19,11 @@ use crate::namespace::ops::make::{Make, What};
 use crate::namespace::{Caller, NamespaceError};
 
 impl Adapter {
-    /// Tells open files apart, since the locks of one go with it.
-    fn new_handle(&self) -> FileHandle {
-        FileHandle(self.0.handles.fetch_add(1, Relaxed) + 1)
+    /// A number for an open file, which is told of what is lost of it, and whose locks go with it.
+    fn opened(&self, ino: INodeNo) -> FileHandle {
+        let handle = FileHandle(self.0.handles.fetch_add(1, Relaxed) + 1);
+        self.0.namespace.opened(Ino(ino.0), handle.0);
+        handle
     }
 
     /// What is said of an inode whose attributes are asked for. Linux asks before it opens by a name that it remembers, and
@@ -43,7 +45,7 @@ impl Adapter {
             Ok(()) => {
                 // Whatever it was told of the file, and when: that is not known here.
                 self.0.cache.ask_again(Ino(ino.0));
-                reply.opened(self.new_handle(), self.0.cache.open_flags());
+                reply.opened(self.opened(ino), self.0.cache.open_flags());
             }
             Err(error) => reply.error(failed("open", ino)(error)),
         }
@@ -75,7 +77,13 @@ impl Adapter {
                 cache.give(ino, true);
                 // One time for both, name and attributes; see `kernel_cache` for why it is that of the attributes.
                 let ttl = cache.attribute_ttl();
-                reply.created(&ttl, &attr(ino, &node), GENERATION, self.new_handle(), cache.open_flags());
+                reply.created(
+                    &ttl,
+                    &attr(ino, &node),
+                    GENERATION,
+                    self.opened(INodeNo(ino.0)),
+                    cache.open_flags(),
+                );
             }
             Err(error) => reply.error(failed("create", parent)(error)),
         }

@@ -91,6 +91,15 @@ pub enum NamespaceError {
         /// The document that changed the last time.
         key: Key,
     },
+    /// Bytes that were kept back after they were acknowledged did not reach the store. Logged, with the inode, when it
+    /// happened.
+    #[error(
+        "bytes that were written before did not reach the store and are lost; the log of the mount says which and why"
+    )]
+    BytesLost {
+        /// Because the store has no room.
+        no_space: bool,
+    },
     /// What was read has changed meanwhile. Retried inside the namespace; nobody outside sees it.
     #[error("document {0} has changed meanwhile")]
     Conflict(Key),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use super::advisory::held::Held;
+use super::write_back::Gathered;
 use crate::content::ContentFile;
 use crate::document::Ino;
 use crate::store::NodeRef;
@@ -58,6 +59,8 @@ pub(super) struct Io {
     pub(super) file: Option<ContentFile>,
     /// Whether they are known to hold nothing beyond the node's size.
     pub(super) trimmed: bool,
+    /// Bytes that were acknowledged and are not in the store yet.
+    pub(super) gathered: Option<Gathered>,
 }
 
 /// The right to use an inode's entry in the table.
@@ -125,7 +128,8 @@ impl Drop for Pin<'_> {
         let mut shard = self.table.shard(self.ino).lock();
         let Some(inode) = self.inode.take() else { return };
         // Handles come and go under the shard's lock only, so two mean: the table's and this one.
-        if Arc::strong_count(&inode) == 2 && inode.life.lock().opens == 0 {
+        let idle = || inode.life.lock().opens == 0 && inode.io.read().gathered.is_none();
+        if Arc::strong_count(&inode) == 2 && idle() {
             shard.remove(&self.ino);
         }
     }

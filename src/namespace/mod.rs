@@ -14,7 +14,9 @@
 //!    On a store that many hosts use, sessions say that they live, and clean up after those that do not: [`membership`].
 //! 7. Several mounts of one process change one tree, and each sees at once what the others changed: [`peers`].
 //! 8. Locks that programs take on files exclude programs of other mounts and hosts: [`advisory`].
-//! 9. Access control lists, whose masks and defaults are the server's part: [`acl`].
+//! 9. Written bytes may be kept back and committed together, and nobody is to notice but by the time it takes:
+//!    [`ops::later`], [`write_back`].
+//! 10. Access control lists, whose masks and defaults are the server's part: [`acl`].
 
 pub mod acl;
 mod advisory;
@@ -29,6 +31,7 @@ mod peers;
 mod resolve;
 mod session;
 mod subtree;
+mod write_back;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,6 +51,7 @@ pub use error::{NamespaceError, Result};
 pub use membership::{Looked, Outsider, Recovered, lock_servers};
 pub use peers::Watcher;
 pub use session::{Fenced, SessionInfo};
+pub use write_back::WriteBackCounters;
 
 use advisory::Advisory;
 use gate::Gate;
@@ -55,6 +59,7 @@ use inodes::InodeTable;
 use membership::Membership;
 use numbers::InodeNumbers;
 use peers::Peers;
+use write_back::WriteBack;
 
 /// On whose behalf an operation runs. Permissions are checked by the kernel; this is for ownership and for what the
 /// server decides itself.
@@ -97,6 +102,8 @@ pub struct Settings {
     pub relatime: bool,
     /// How long others wait for a sign of life of this session before they declare it dead, on a store that they share.
     pub lease: Duration,
+    /// As many written bytes may wait at most until they are committed together; 0: each write is a commit.
+    pub write_back_bytes: u64,
 }
 
 /// See [`Settings::lease`]; the design's default.
@@ -104,7 +111,12 @@ pub const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { lock_wait: crate::lock::DEFAULT_WAIT, relatime: true, lease: DEFAULT_LEASE }
+        Self {
+            lock_wait: crate::lock::DEFAULT_WAIT,
+            relatime: true,
+            lease: DEFAULT_LEASE,
+            write_back_bytes: 0,
+        }
     }
 }
 
@@ -134,6 +146,7 @@ pub struct Namespace {
     advisory: Arc<Advisory>,
     /// How often this mount has each file open.
     opens: Mutex<HashMap<Ino, u64>>,
+    write_back: WriteBack,
 }
 
 /// An inode and its attributes.

@@ -22,6 +22,7 @@ use super::membership::{Beginning, Membership};
 use super::numbers::InodeNumbers;
 use super::ops::readdir::Splits;
 use super::peers::{Peers, Watcher};
+use super::write_back::WriteBack;
 use super::{Namespace, NamespaceError, Result, Settings};
 use crate::ambient;
 use crate::content::Contents;
@@ -127,6 +128,7 @@ impl Process {
             peers: self.peers,
             advisory: self.advisory,
             opens: Mutex::default(),
+            write_back: WriteBack::new(self.settings.write_back_bytes),
         }
     }
 }
@@ -230,6 +232,7 @@ impl Namespace {
     /// # Errors
     /// When the store fails; the next mount then recovers.
     pub fn end(&self) -> Result<()> {
+        self.flush_all();
         self.locks.close_session(self.session);
         self.advisory.drop_session(self.session);
         let mut live = self.peers.live();

@@ -144,7 +144,14 @@ impl NodeRef {
     /// The same node without a name: what is left of it when it has been removed.
     #[must_use]
     pub fn removed(&self) -> Self {
-        let node = Node { nlink: 0, ..(**self).clone() };
+        self.changed(|node| node.nlink = 0)
+    }
+
+    /// The same node as `change` makes it: not what is in the store any more, though it has the version of that.
+    #[must_use]
+    pub fn changed(&self, change: impl FnOnce(&mut Node)) -> Self {
+        let mut node = (**self).clone();
+        change(&mut node);
         Self(Stored { version: self.0.version, document: Document::Node(node).into() })
     }
 }

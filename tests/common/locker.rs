@@ -1,10 +1,13 @@
-//! A process of its own that takes and gives up locks as it is told: the test program itself, started again to run
-//! [`child_that_locks`] alone. It is told by lines on its standard input and answers by lines that begin with `> `.
+//! A process of its own that takes and gives up locks, and writes, as it is told: the test program itself, started again to
+//! run [`child_that_locks`] alone. It is told by lines on its standard input and answers by lines that begin with `> `. It
+//! starts no process; where a test has many threads any of them may, and a child that runs another program closes copies of
+//! all files of the test.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -102,6 +105,8 @@ impl Drop for Locker {
 /// | `test X rd\|wr START LEN` | F_GETLK |
 /// | `read X`, `write X TEXT` | the whole file |
 /// | `rename TO` | rename(2) of the file, in its directory; the open ones stay what they are |
+/// | `pieces X LEN FROM TO` | writes the pieces of so many bytes with these numbers, each of [`piece`] |
+/// | `size X`, `sync X` | fstat(2), fsync(2) |
 /// | `handle` | from here on SIGUSR1 interrupts, and does nothing else |
 /// | `thread` | the number of the thread that does all this |
 #[test]
@@ -128,8 +133,9 @@ fn serve(path: &Path, files: &mut HashMap<String, File>, words: &[&str]) -> io::
         return Ok("ok".to_owned());
     }
     if let ["close", name] = words {
-        drop(files.remove(*name));
-        return Ok("ok".to_owned());
+        let file = files.remove(*name).map_or(-1, File::into_raw_fd);
+        // SAFETY: nobody else has the descriptor.
+        return check(unsafe { libc::close(file) }).map(|()| "ok".to_owned());
     }
     if words == ["thread"] {
         // SAFETY: it only answers.
@@ -183,9 +189,21 @@ fn serve(path: &Path, files: &mut HashMap<String, File>, words: &[&str]) -> io::
             file.rewind()?;
             file.write_all(words[2].as_bytes())?;
         }
+        "pieces" => {
+            for n in number(3)..number(4) {
+                file.write_all_at(&piece(n, number(2)), (n * number(2)).cast_unsigned())?;
+            }
+        }
+        "size" => return Ok(file.metadata()?.len().to_string()),
+        "sync" => file.sync_all()?,
         other => panic!("{other}"),
     }
     Ok("ok".to_owned())
+}
+
+/// What a piece of `len` bytes has: none has what the next one has.
+pub(crate) fn piece(number: i64, len: i64) -> Vec<u8> {
+    vec![(number % 255) as u8 + 1; usize::try_from(len).expect("a length")]
 }
 
 fn range(file: &File, command: i32, kind: &str, start: i64, len: i64) -> io::Result<libc::flock> {

@@ -18,3 +18,4 @@ mod redlock;
 mod signals;
 mod tls;
 mod two;
+mod write_back;

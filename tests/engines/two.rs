@@ -17,16 +17,22 @@ use crate::redis_server::RedisServer;
 pub(crate) struct Two {
     pub(crate) url: String,
     dir: TempDir,
+    /// With which each is mounted.
+    options: [&'static str; 2],
     pub(crate) daemons: Vec<u32>,
 }
 
 impl Two {
     pub(crate) fn mounted(url: String) -> Option<Self> {
+        Self::mounted_with(url, ["rw"; 2])
+    }
+
+    pub(crate) fn mounted_with(url: String, options: [&'static str; 2]) -> Option<Self> {
         if !can_mount() {
             return None;
         }
         lockwood(["format", &url]).ok();
-        let mut two = Self { url, dir: tempfile::tempdir().unwrap(), daemons: Vec::new() };
+        let mut two = Self { url, dir: tempfile::tempdir().unwrap(), options, daemons: Vec::new() };
         for at in 0..2 {
             fs::create_dir(two.point(at)).unwrap();
             two.mount(at);
@@ -49,7 +55,10 @@ impl Two {
 
     pub(crate) fn mount(&mut self, at: usize) {
         let point = self.point(at);
-        lockwood([OsStr::new("mount"), OsStr::new(&self.url), point.as_os_str()]).ok();
+        let options = OsStr::new(self.options[at]);
+        let words =
+            [OsStr::new("mount"), OsStr::new(&self.url), point.as_os_str(), OsStr::new("-o"), options];
+        lockwood(words).ok();
         self.daemons.push(self.status(at)["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap());
     }
 

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use fuser::MountOption;
+
 use crate::cli::args::Mount;
 use crate::cli::options::Resolved;
 use crate::cli::place::Place;
@@ -16,7 +18,7 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         options.push("ro".into());
     }
     let root = rustix::process::geteuid().is_root();
-    let resolved = Resolved::from_texts(&options, root)?;
+    let mut resolved = Resolved::from_texts(&options, root)?;
     if resolved.remount {
         // What mount(8) does for `mount -o remount,ro`: the daemon goes on, the kernel changes its flags.
         for mount_point in &arguments.mount_points {
@@ -41,6 +43,25 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         }
         lists => Some(lock_servers::parse(&lists.join(","), resolved.settings.lease)?),
     };
+    if resolved.kernel_options.contains(&MountOption::Sync) {
+        // Linux does not say of each write that the mount wants it at once.
+        resolved.settings.write_back_bytes = 0;
+    }
+    if resolved.settings.write_back_bytes > 0 {
+        // The one has nothing to gain; of the other the other mount points would not see at once what is kept back.
+        if let Place::Directory(_) = place {
+            return Err(format!(
+                "option write-back: {place} is a store with one owner, where a write costs no round trip; leave it out"
+            )
+            .into());
+        }
+        if arguments.mount_points.len() > 1 {
+            return Err(
+                "option write-back: with one mount point only; mount the others by commands of their own"
+                    .into(),
+            );
+        }
+    }
     let threads = resolved.threads(matches!(place, Place::Engine { .. }));
     let chosen = resolved.log;
     let log =

@@ -16,7 +16,7 @@ use crate::document::{Key, ObjectRef, Version};
 use crate::store::{Commit, CommitError, StoreError};
 
 /// As many chunks one commit writes.
-const CHUNKS_WRITTEN: usize = 16;
+pub const CHUNKS_WRITTEN: usize = 16;
 
 /// How often a change is tried at once; then the caller tries all of it again, with pauses. A conflict means that another
 /// host has changed the same chunk, so all together make progress.

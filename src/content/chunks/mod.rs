@@ -45,6 +45,7 @@ use parking_lot::Mutex;
 
 use self::cache::ChunkCache;
 pub use self::cache::View;
+pub use self::edit::CHUNKS_WRITTEN;
 use self::edit::Planned;
 use super::error::ContentError;
 use super::host::Space;

@@ -11,7 +11,7 @@ use super::breaking;
 use super::nodes::ControlNode;
 use crate::document::{Document, Key, Session, SessionId, Stored};
 use crate::lock::{LockError, OperationDocument, Timestamp};
-use crate::namespace::Result;
+use crate::namespace::{Result, WriteBackCounters};
 use crate::store::Outage;
 use crate::{check, mounts};
 
@@ -124,6 +124,9 @@ pub struct Status {
     /// The object store that has the bytes of large files, if one has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectsStatus>,
+    /// What is written and kept back, if it may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_back: Option<WriteBackCounters>,
     /// What the lock table has done.
     pub locks: Value,
     /// What the store has done.
@@ -185,6 +188,7 @@ fn status(shared: &Shared) -> Result<Status> {
             away: objects.outage().map(Into::into),
             requests: json!(objects.counters()),
         }),
+        write_back: namespace.write_back(),
         locks: json!(namespace.locks().counters()),
         documents: json!(namespace.store().counters()),
     })

@@ -140,6 +140,7 @@ impl Namespace {
     /// # Errors
     /// [`AdvisoryError`]; the store's.
     pub fn lock_advisory(&self, call: &AdvisoryCall, mode: LockMode, wait: Option<GiveUp<'_>>) -> Result<()> {
+        self.settle(call.ino);
         let Some(give_up) = wait else {
             return self
                 .try_advisory(call, mode, false)?
@@ -234,6 +235,8 @@ impl Namespace {
     /// # Errors
     /// The store's; then the caller still has it.
     pub fn unlock_advisory(&self, call: &AdvisoryCall) -> Result<()> {
+        // Whoever has the lock next is to see what was written under it.
+        self.settle(call.ino);
         let holder = self.holder(call.owner, call.family);
         let pin = self.inodes.pin(call.ino);
         let mut held = pin.advisory.lock();

@@ -56,6 +56,11 @@ impl Namespace {
         let pin = self.inodes.pin(ino);
         // Writers of the content take turns; other attributes need no turn.
         let mut io = change.size.map(|_| pin.io.write());
+        match &mut io {
+            Some(io) => self.put(&pin, io, ino)?,
+            // What was written before it must not come after it: it would set times and take privileges again.
+            None => self.settle(ino),
+        }
         self.retry(|| {
             // Bytes apart from the node change before and after the commit; a fence waits for all.
             let _pass = self.gate.enter()?;

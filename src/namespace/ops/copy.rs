@@ -56,6 +56,7 @@ impl Namespace {
         if from == to || len <= u64::from(self.volume.inline_max) {
             return Ok(None);
         }
+        self.flush(from)?;
         let (from_pin, to_pin) = (self.inodes.pin(from), self.inodes.pin(to));
         // Both in the order of inode numbers, so that two copies in opposite directions do not wait for each other.
         let (_from_io, mut to_io) = if from < to {
@@ -65,6 +66,8 @@ impl Namespace {
             let to_io = to_pin.io.write();
             (from_pin.io.read(), to_io)
         };
+        self.put(&to_pin, &mut to_io, to)?;
+        let stamp = self.stamp(!caller.keeps_privileges());
         self.retry(|| {
             let (_, source) = self.live_node(from)?;
             let (source, source_view) = (regular(&source)?, view(&source, regular(&source)?));
@@ -86,7 +89,7 @@ impl Namespace {
             }
             let done = copied.as_ref().copied().unwrap_or_default();
             let outcome = copied.map(|copied| to_offset + copied).map_err(Into::into);
-            let privileges = self.finish(&mut to_io, prepared, outcome, !caller.keeps_privileges())?;
+            let privileges = self.finish(&mut to_io, prepared, outcome, stamp)?;
             Ok(Some((done, privileges)))
         })
     }

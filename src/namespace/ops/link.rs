@@ -48,7 +48,8 @@ impl Namespace {
                 commit = commit.at(Key::Node(ino), version);
             }
             self.commit(&commit)?;
-            Ok((ino, self.live_node(ino)?.1))
+            let pending = self.write_back.pending(ino);
+            Ok((ino, self.with_pending(self.live_node(ino)?.1, pending)))
         })
     }
 }

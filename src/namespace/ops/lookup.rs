@@ -18,7 +18,11 @@ impl Namespace {
                 self.store.get_many(&[key.clone(), Key::Node(parent)])?;
             }
             match self.entry(&key)? {
-                Some((_, entry)) => self.target(&key, entry).map(|(_, node)| (entry.ino, node)),
+                Some((_, entry)) => {
+                    let pending = self.write_back.pending(entry.ino);
+                    let (_, node) = self.target(&key, entry)?;
+                    Ok((entry.ino, self.with_pending(node, pending)))
+                }
                 None if self.node_or_dead(parent)?.directory().is_none() => {
                     Err(NamespaceError::NotADirectory)
                 }
@@ -32,7 +36,8 @@ impl Namespace {
     /// # Errors
     /// `NotFound` if there never was one, or it has been forgotten.
     pub fn attributes(&self, ino: Ino) -> Result<NodeRef> {
-        self.node_or_dead(ino)
+        let pending = self.write_back.pending(ino);
+        Ok(self.with_pending(self.node_or_dead(ino)?, pending))
     }
 
     /// The directory that `directory` is in; of the root itself.

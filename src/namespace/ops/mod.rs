@@ -2,6 +2,7 @@
 
 pub mod attributes;
 pub mod copy;
+pub mod later;
 pub mod link;
 pub mod lookup;
 pub mod make;

@@ -18,7 +18,7 @@ impl Namespace {
     /// `NotFound`; when a document or a backing file cannot be read.
     pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Vec<u8>> {
         let pin = self.inodes.pin(ino);
-        let io = pin.io.read();
+        let io = self.reading(&pin, ino, offset.saturating_add(u64::from(len)))?;
         let (node, bytes) = self.retry(|| {
             let (_, node) = self.live_node(ino)?;
             let end = regular(&node)?.size.min(offset.saturating_add(u64::from(len)));
@@ -140,7 +140,7 @@ impl Namespace {
         find: impl Fn(Option<&ContentFile>, u64, u64) -> Result<u64>,
     ) -> Result<u64> {
         let pin = self.inodes.pin(ino);
-        let _io = pin.io.read();
+        let _io = self.reading(&pin, ino, u64::MAX)?;
         self.retry(|| {
             let (_, node) = self.live_node(ino)?;
             let regular = regular(&node)?;

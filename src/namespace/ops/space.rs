@@ -37,6 +37,8 @@ impl Namespace {
         }
         let pin = self.inodes.pin(ino);
         let mut io = pin.io.write();
+        self.put(&pin, &mut io, ino)?;
+        let stamp = self.stamp(!caller.keeps_privileges());
         self.retry(|| {
             let (_, node) = self.live_node(ino)?;
             if allocation != Allocation::PunchHole {
@@ -54,7 +56,7 @@ impl Namespace {
                 }
             };
             let outcome = done.map(|()| if keep_size { 0 } else { end }).map_err(Into::into);
-            self.finish(&mut io, prepared, outcome, !caller.keeps_privileges())
+            self.finish(&mut io, prepared, outcome, stamp)
         })
     }
 }

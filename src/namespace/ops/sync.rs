@@ -8,8 +8,9 @@ impl Namespace {
     /// Makes a file durable: its bytes first, then the documents that speak of them.
     ///
     /// # Errors
-    /// When the disk fails. What is on it is then unknown, and the store takes no further change.
+    /// `BytesLost`. When the disk fails. What is on it is then unknown, and the store takes no further change.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        self.flush(ino)?;
         let open = {
             let pin = self.inodes.pin(ino);
             let io = pin.io.read();

@@ -11,7 +11,7 @@
 
 use crate::content::{ContentError, ContentFile, MAX_SIZE};
 use crate::document::merge::Extent;
-use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regular, Version};
+use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regular, Timestamp, Version};
 use crate::namespace::gate::Pass;
 use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::{Namespace, NamespaceError, Result, privilege_bits};
@@ -33,6 +33,15 @@ pub enum Privileges {
     Kept,
     /// Bits of the mode are gone.
     Dropped,
+}
+
+/// What a change of content leaves in the node beside the content.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stamp {
+    /// The kernel says that set-user-id and set-group-id bits must go.
+    pub(super) drop_privileges: bool,
+    /// When the change was asked for.
+    pub(super) at: Timestamp,
 }
 
 /// The bytes of one inode, apart from its node, that are about to change, and what the node says of them now.
@@ -69,9 +78,30 @@ impl Namespace {
         self.write_at(ino, None, data, drop_privileges)
     }
 
-    fn write_at(&self, ino: Ino, at: Option<u64>, data: &[u8], drop_privileges: bool) -> Result<Privileges> {
+    /// Writes `data` at `at`, or at the end.
+    pub(super) fn write_at(
+        &self,
+        ino: Ino,
+        at: Option<u64>,
+        data: &[u8],
+        drop_privileges: bool,
+    ) -> Result<Privileges> {
         let pin = self.inodes.pin(ino);
         let mut io = pin.io.write();
+        self.put(&pin, &mut io, ino)?;
+        self.write_through(&pin, &mut io, ino, at, data, self.stamp(drop_privileges))
+    }
+
+    /// Commits `data`, in the turn of whoever writes to the file.
+    pub(super) fn write_through(
+        &self,
+        pin: &Pin<'_>,
+        io: &mut Io,
+        ino: Ino,
+        at: Option<u64>,
+        data: &[u8],
+        stamp: Stamp,
+    ) -> Result<Privileges> {
         self.retry(|| {
             let (_, node) = self.live_node(ino)?;
             let regular = regular(&node)?;
@@ -84,13 +114,18 @@ impl Namespace {
             if !regular.place.is_apart() && end <= u64::from(self.volume.inline_max) {
                 let (commit, extent) = self.write_inline(ino, &node, data, offset)?;
                 let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
-                return Ok(self.commit_content(ino, &node, drop_privileges, commit, delta)?.1);
+                return Ok(self.commit_content(ino, &node, stamp, commit, delta)?.1);
             }
             self.store.admit_content(data.len() as u64)?;
-            let prepared = self.prepare(&pin, &mut io, ino, &node, offset)?;
+            let prepared = self.prepare(pin, io, ino, &node, offset)?;
             let written = prepared.file.stage_at(data, offset, node.version()).map_err(Into::into);
-            self.finish(&mut io, prepared, written.map(|()| end), drop_privileges)
+            self.finish(io, prepared, written.map(|()| end), stamp)
         })
+    }
+
+    /// The stamp of a change that is made now.
+    pub(super) fn stamp(&self, drop_privileges: bool) -> Stamp {
+        Stamp { drop_privileges, at: self.now() }
     }
 
     fn write_inline(&self, ino: Ino, node: &NodeRef, data: &[u8], offset: u64) -> Result<(Commit, Extent)> {
@@ -167,7 +202,7 @@ impl Namespace {
         io: &mut Io,
         prepared: Prepared<'_>,
         outcome: Result<u64>,
-        drop_privileges: bool,
+        stamp: Stamp,
     ) -> Result<Privileges> {
         let Prepared { file, mut commit, ino, node, place, size, blocks, pass: _pass } = prepared;
         let committed = outcome.and_then(|size_at_least| {
@@ -178,8 +213,7 @@ impl Namespace {
             };
             commit.checks.extend(file.checks(if place.is_apart() { size } else { 0 }));
             let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
-            let (version, privileges) =
-                self.commit_content(ino, node, drop_privileges, file.join(commit), delta)?;
+            let (version, privileges) = self.commit_content(ino, node, stamp, file.join(commit), delta)?;
             file.named(version);
             Ok(privileges)
         });
@@ -213,13 +247,14 @@ impl Namespace {
         &self,
         ino: Ino,
         node: &NodeRef,
-        drop_privileges: bool,
+        stamp: Stamp,
         commit: Commit,
         mut delta: NodeDelta,
     ) -> Result<(Version, Privileges)> {
-        let now = self.now();
-        (delta.mtime, delta.ctime) = (Some(now), Some(now));
-        delta.mode_clear = if drop_privileges { privilege_bits(node) } else { 0 };
+        // What was changed after it was asked for keeps its place: times do not go back.
+        let at = if node.ctime > stamp.at { self.now() } else { stamp.at };
+        (delta.mtime, delta.ctime) = (Some(at), Some(at));
+        delta.mode_clear = if stamp.drop_privileges { privilege_bits(node) } else { 0 };
         let dropped = delta.mode_clear != 0;
         let mut commit = self.drop_capabilities(ino, node, commit, &mut delta)?;
         if self.contents.is_shared() {
@@ -238,17 +273,12 @@ impl Namespace {
         commit: Commit,
         delta: &mut NodeDelta,
     ) -> Result<Commit> {
-        const CAPABILITY: &[u8] = b"security.capability";
-        if node.xattrs == 0 {
-            return Ok(commit);
-        }
-        let key = Key::Xattr(ino, CAPABILITY.into());
-        match self.store.get(&key)? {
-            Some(stored) => {
+        Ok(match self.capability(ino, node)? {
+            Some((key, version)) => {
                 delta.xattrs -= 1;
-                Ok(commit.at(key.clone(), stored.version).delete(key))
+                commit.at(key.clone(), version).delete(key)
             }
-            None => Ok(commit),
-        }
+            None => commit,
+        })
     }
 }

@@ -81,6 +81,8 @@ impl Namespace {
         if value.len() > VALUE_MAX {
             return Err(NamespaceError::AttributeTooLarge);
         }
+        // What was written before would take capabilities away again.
+        self.settle(ino);
         self.retry(|| {
             let (version, old) = self.live_node(ino)?;
             let key = Key::Xattr(ino, name.into());

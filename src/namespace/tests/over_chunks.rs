@@ -32,6 +32,8 @@ mod unlinked;
 mod waiting;
 #[path = "world.rs"]
 mod world;
+#[path = "write_back.rs"]
+mod write_back;
 #[path = "xattrs.rs"]
 mod xattrs;
 

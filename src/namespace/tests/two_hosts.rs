@@ -9,7 +9,7 @@ use crate::namespace::{Caller, Namespace, SessionInfo, Settings};
 use crate::store::{Commit, Reader as _, Store as _};
 
 /// Another host, which begins without taking this one for dead.
-fn other_host(world: &World) -> Namespace {
+pub(super) fn other_host(world: &World, settings: Settings) -> Namespace {
     let key = Key::Session(world.session());
     let session = world.store.get(&key).unwrap().unwrap();
     let info = SessionInfo {
@@ -18,7 +18,7 @@ fn other_host(world: &World) -> Namespace {
         pid: 1,
         mount_point: "/mnt".to_owned(),
     };
-    let other = Namespace::begin(world.store.clone(), world.files(), Settings::default(), info).unwrap();
+    let other = Namespace::begin(world.store.clone(), world.files(), settings, info).unwrap();
     world.store.commit(&Commit::new().put(key, (*session.document).clone())).unwrap();
     other
 }
@@ -27,7 +27,7 @@ fn other_host(world: &World) -> Namespace {
 fn append_from_both(record: usize, times: usize) {
     let world = World::new();
     let f = world.file(ROOT, "f");
-    let other = Arc::new(other_host(&world));
+    let other = Arc::new(other_host(&world, Settings::default()));
     let append = |namespace: &Namespace, byte: u8| {
         for _ in 0..times {
             namespace.append(f, &vec![byte; record], false).unwrap();
@@ -65,7 +65,7 @@ fn hosts_that_append_to_one_file_lose_nothing() {
 fn what_one_host_has_written_the_other_may_overwrite_cut_and_extend() {
     let world = World::new();
     let f = world.file(ROOT, "f");
-    let other = other_host(&world);
+    let other = other_host(&world, Settings::default());
     world.write(f, 0, &[b'a'; 9000], false).unwrap();
     other.write(f, 10, &[b'b'; 100], false).unwrap();
     world.write(f, 20, b"again", false).unwrap();

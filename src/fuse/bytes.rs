@@ -1,0 +1,77 @@
+//! Writing to open files, and what closing and syncing them gives back: an error that came after a write was acknowledged
+//! is told here.
+
+use fuser::{Errno, FileHandle, INodeNo, LockOwner, OpenFlags, ReplyEmpty, ReplyWrite, Request, WriteFlags};
+
+use super::adapter::{Adapter, caller, failed, reply_empty};
+use super::control;
+use crate::document::Ino;
+use crate::namespace::ops::later::Told;
+
+/// Whoever opens a file like this wants each write to be in the store when it returns.
+const AT_ONCE: i32 = libc::O_SYNC | libc::O_DSYNC | libc::O_DIRECT;
+
+impl Adapter {
+    pub(super) fn write_bytes(
+        &self,
+        request: &Request,
+        (ino, fh): (INodeNo, FileHandle),
+        (offset, data): (u64, &[u8]),
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        reply: ReplyWrite,
+    ) {
+        if control::owns(ino) {
+            return control::write(&self.0, caller(request), fh, data, reply);
+        }
+        let namespace = self.namespace();
+        let drop_privileges = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        // What a map has changed stands where it stands; what is appended goes to the end, which may have moved.
+        let appends = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let at = (!appends || !self.0.cache.end_may_be_old()).then_some(offset);
+        let written = match at {
+            _ if flags.0 & AT_ONCE == 0 => namespace.write_later(Ino(ino.0), at, data, drop_privileges),
+            Some(offset) => namespace.write(Ino(ino.0), offset, data, drop_privileges),
+            None => namespace.append(Ino(ino.0), data, drop_privileges),
+        };
+        match written {
+            Ok(privileges) => {
+                self.tell(ino, privileges);
+                reply.written(data.len() as u32);
+            }
+            Err(error) => reply.error(failed("write", ino)(error)),
+        }
+    }
+
+    /// A process closes a file: first what it has written is sent, then its locks are given up.
+    pub(super) fn flush_bytes(&self, ino: INodeNo, fh: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        if control::owns(ino) {
+            return reply.ok();
+        }
+        let namespace = &self.0.namespace;
+        let flushed = namespace.flush(Ino(ino.0));
+        let flushed =
+            namespace.lost(Ino(ino.0), fh.0, Told::ByClose).and(flushed).map_err(failed("close", ino));
+        let unlocked = self.close_owner(ino, owner);
+        reply_empty(reply, flushed.and(unlocked));
+    }
+
+    /// An open file is gone. The kernel asks for no answer; a map may have written since the last close.
+    pub(super) fn release_file(&self, ino: INodeNo, fh: FileHandle) -> Result<(), Errno> {
+        let namespace = self.namespace();
+        let flushed = namespace.flush(Ino(ino.0)).map_err(failed("close", ino));
+        namespace.closed(Ino(ino.0), fh.0);
+        let released = self.close_handle(ino, fh);
+        let closed = namespace.close_file(Ino(ino.0)).map_err(failed("close", ino));
+        flushed.and(closed).and(released)
+    }
+
+    pub(super) fn sync_file(&self, ino: INodeNo, fh: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        self.aside(move |adapter| {
+            let namespace = adapter.namespace();
+            let synced = namespace.fsync(Ino(ino.0), data_only);
+            let synced = namespace.lost(Ino(ino.0), fh.0, Told::ByFsync).and(synced);
+            reply_empty(reply, synced.map_err(failed("fsync", ino)));
+        });
+    }
+}
