@@ -1,5 +1,6 @@
 //! Switches off every rule of the protocols in turn, and prints who objected. `scripts/proof mutation` builds and runs it;
-//! by hand it may be given rules, and needs the example `lockwood-proof` beside it. Ends with an error if nobody objected to one, or if somebody objected to none.
+//! by hand it may be given rules, and needs the example `lockwood-proof` beside it. Ends with an error if nobody objected
+//! to one, or if somebody objected to none.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A judge that cannot judge has failed.
 
