@@ -80,7 +80,7 @@ enum Role<'a> {
 fn run() -> Res<ExitCode> {
     let Some(options) = Options::from_env()? else { return Ok(ExitCode::SUCCESS) };
     println!("seed {}, {} workers, {} groups", options.seed, options.workers, options.groups());
-    let mut setup = Ledger::new(0xffff);
+    let mut setup = Ledger::new(0xffff, options.mounts.len());
     let world = World::make(&options, &mut setup)?;
     let view = world.view(0);
     slots::prepare(view, &mut setup)?;
@@ -142,7 +142,7 @@ fn roles<'a>(options: &Options, world: &World, pairs: &'a [Pair], locks: bool) -
 /// The life of one thread; an error ends the run, as a violation.
 fn live(options: &Options, world: &World, index: usize, role: &Role<'_>) -> (Ledger, Held) {
     let mut rng = Rng::new(options.seed, index as u64);
-    let mut ledger = Ledger::new(index);
+    let mut ledger = Ledger::new(index, options.mounts.len());
     let view = world.view(index);
     let mut held = Held::default();
     let result: io::Result<()> = match role {
@@ -225,11 +225,11 @@ fn judge_locks(options: &Options) -> Vec<String> {
     let mut wrong = Vec::new();
     let mount = &options.mounts[0];
     wrong.extend(command::check(mount).err());
-    let deadline = now() + Duration::from_secs(3);
+    // A lock is released after the reply, and hosts keep the shares of their renames for 10 s.
+    let deadline = now() + Duration::from_secs(if options.mounts.len() > 1 { 20 } else { 3 });
     loop {
         match command::lock_count(mount) {
             Ok(0) => return wrong,
-            // A lock is released after the reply, so the table may need a moment.
             Ok(_) if now() < deadline => std::thread::sleep(Duration::from_millis(50)),
             Ok(count) => {
                 wrong.push(format!("{count} locks are left though nobody is at work; see `lockwood locks`"));
