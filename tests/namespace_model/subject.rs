@@ -55,7 +55,8 @@ pub(crate) struct Subject {
 fn refusal(error: NamespaceError) -> Refusal {
     use NamespaceError as E;
     match error {
-        E::NotFound => Refusal::NotFound,
+        // Stale: what is opened is gone, on a store where another host may have put something else in its place.
+        E::NotFound | E::Stale => Refusal::NotFound,
         E::Exists => Refusal::Exists,
         E::NotADirectory => Refusal::NotADirectory,
         E::IsADirectory => Refusal::IsADirectory,
