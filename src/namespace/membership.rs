@@ -213,13 +213,7 @@ impl Membership {
     /// # Errors
     /// The store's; others clean up when the lease has run out.
     pub(super) fn leave(&self, store: &dyn Store, collector: &Collector) -> Result<(), StoreError> {
-        if let Some(Watch { heart, extender, keeper, bell, thread }) = self.watch.lock().take() {
-            bell.close();
-            drop((heart, extender, keeper));
-            if thread.join().is_err() {
-                log::error!("the thread that watches the other sessions panicked");
-            }
-        }
+        self.stop();
         if let Some(outage) = store.outage() {
             self.member.standing().fence();
             return Err(StoreError::Engine {
@@ -234,6 +228,23 @@ impl Membership {
             proof.withdraw();
         }
         left
+    }
+
+    /// Ends the threads.
+    fn stop(&self) {
+        let Some(Watch { heart, extender, keeper, bell, thread }) = self.watch.lock().take() else { return };
+        bell.close();
+        drop((heart, extender, keeper));
+        if thread.join().is_err() {
+            log::error!("the thread that watches the other sessions panicked");
+        }
+    }
+}
+
+/// Who did not leave is dead from here on, for others to recover; but nothing of the session may keep the store.
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

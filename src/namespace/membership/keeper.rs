@@ -1,8 +1,8 @@
 //! The thread that looks at the locks which a session keeps between its operations, so that nobody waits for them in vain.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl Keeper {
     /// The store's if it tells of no changes, and the operating system's if there is no room for a thread.
     pub(super) fn start(locks: SharedLocks, store: &dyn Store) -> Result<Self, StoreError> {
         let shared = Arc::new(Shared { locks, ended: AtomicBool::new(false) });
-        store.listen(Arc::clone(&shared) as _)?;
+        store.listen(Arc::new(Ear(Arc::downgrade(&shared))))?;
         let theirs = Arc::clone(&shared);
         let thread = ambient::spawn("lockwood-keep", move || theirs.run());
         let thread = thread.map_err(|error| StoreError::io("starting a thread of the session", error))?;
@@ -62,11 +62,16 @@ impl Shared {
     }
 }
 
-impl Listener for Shared {
+/// Hears what the store tells. The store has it for as long as it lives, and the locks have the store: so it must not keep
+/// them.
+struct Ear(Weak<Shared>);
+
+impl Listener for Ear {
     fn notice(&self, notice: Notice) {
+        let Some(shared) = self.0.upgrade() else { return };
         match notice {
-            Notice::Changed { keys, .. } => self.locks.kept_changed(Some(&keys)),
-            Notice::Lost => self.locks.kept_changed(None),
+            Notice::Changed { keys, .. } => shared.locks.kept_changed(Some(&keys)),
+            Notice::Lost => shared.locks.kept_changed(None),
         }
     }
 }

@@ -104,7 +104,7 @@ impl Hosts {
         check::run(&inputs, &mut |_| {}).unwrap()
     }
 
-    /// The end of every test: nothing is left but a sound volume.
+    /// The end of every test: nothing is left but a sound volume, which nobody has.
     pub(super) fn finish(self) {
         for host in [&self.ada, &self.grace] {
             host.end().unwrap();
@@ -112,6 +112,14 @@ impl Hosts {
         assert_eq!(self.locks(), []);
         let report = self.check();
         assert!(report.is_clean(), "{:#?}", report.violations);
+        self.let_go();
+    }
+
+    /// Both hosts are gone, whether they have left or not.
+    pub(super) fn let_go(self) {
+        let Self { engine, ada, grace, .. } = self;
+        drop((ada, grace));
+        assert_eq!(Arc::strong_count(&engine), 1, "a host that is gone has the store");
     }
 }
 
@@ -470,4 +478,11 @@ fn a_fenced_mount_of_such_a_process_loses_its_locks_to_the_others() {
     world.release_advisory(file, 1).unwrap();
     world.close_file(file).unwrap();
     world.finish();
+}
+
+#[test]
+fn a_host_that_is_gone_without_leaving_lets_go_of_the_store() {
+    for remembers in [false, true] {
+        Hosts::over(Engine::default(), remembers).let_go();
+    }
 }
