@@ -230,7 +230,7 @@ impl Filesystem for Adapter {
                 }
                 reply.attr(&self.0.cache.asked_ttl(), &attr);
             }
-            Err(error) => reply.error(failed("getattr", ino)(self.gone(ino, error))),
+            Err(error) => reply.error(self.failed_by_name("getattr", ino)(error)),
         }
     }
 
@@ -262,7 +262,7 @@ impl Filesystem for Adapter {
         let change = Change { mode, uid, gid, size, atime: atime.map(time), mtime: mtime.map(time) };
         match self.namespace().change(caller(request), Ino(ino.0), &change) {
             Ok(node) => reply.attr(&self.0.cache.attribute_ttl(), &attr(Ino(ino.0), &node)),
-            Err(error) => reply.error(failed("setattr", ino)(error)),
+            Err(error) => reply.error(self.failed_by_name("setattr", ino)(error)),
         }
     }
 
@@ -343,7 +343,7 @@ impl Filesystem for Adapter {
         let linked = control::refuse(parent, bytes)
             .and_then(|()| name(bytes))
             .and_then(|name| self.namespace().link(Ino(ino.0), Ino(parent.0), &name));
-        self.reply_entry(reply, linked.map_err(failed("link", ino)));
+        self.reply_entry(reply, linked.map_err(self.failed_by_name("link", ino)));
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -565,7 +565,7 @@ impl Filesystem for Adapter {
             _ => SetMode::Any,
         };
         let set = self.namespace().set_attribute(caller(request), Ino(ino.0), name.as_bytes(), value, mode);
-        reply_empty(reply, set.map_err(failed("setxattr", ino)));
+        reply_empty(reply, set.map_err(self.failed_by_name("setxattr", ino)));
     }
 
     fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -574,7 +574,7 @@ impl Filesystem for Adapter {
         }
         match self.namespace().get_attribute(Ino(ino.0), name.as_bytes()) {
             Ok(value) => reply_bytes(reply, size, &value),
-            Err(error) => reply.error(failed("getxattr", ino)(error)),
+            Err(error) => reply.error(self.failed_by_name("getxattr", ino)(error)),
         }
     }
 
@@ -584,7 +584,7 @@ impl Filesystem for Adapter {
         }
         match self.namespace().list_attributes(caller(request), Ino(ino.0)) {
             Ok(names) => reply_bytes(reply, size, &names),
-            Err(error) => reply.error(failed("listxattr", ino)(error)),
+            Err(error) => reply.error(self.failed_by_name("listxattr", ino)(error)),
         }
     }
 
@@ -593,7 +593,7 @@ impl Filesystem for Adapter {
             return reply.error(Errno::NO_XATTR);
         }
         let removed = self.namespace().remove_attribute(Ino(ino.0), name.as_bytes());
-        reply_empty(reply, removed.map_err(failed("removexattr", ino)));
+        reply_empty(reply, removed.map_err(self.failed_by_name("removexattr", ino)));
     }
 
     fn fallocate(

@@ -9,7 +9,7 @@
 use std::ffi::OsStr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fuser::{FileHandle, INodeNo, ReplyCreate, ReplyOpen};
+use fuser::{Errno, FileHandle, INodeNo, ReplyCreate, ReplyOpen};
 
 use super::adapter::{Adapter, GENERATION, failed, name};
 use super::control;
@@ -26,13 +26,20 @@ impl Adapter {
         handle
     }
 
-    /// What is said of an inode whose attributes are asked for. Linux asks before it opens by a name that it remembers, and
-    /// what stood under that name may have been replaced on another host: so of a file that is gone it is told to walk the
-    /// path anew. Of a directory it is not: walks cross so many, which others remove meanwhile, that the second fails too.
-    pub(super) fn gone(&self, ino: INodeNo, error: NamespaceError) -> NamespaceError {
-        match error {
-            NamespaceError::NotFound if self.0.cache.may_misname(Ino(ino.0)) => NamespaceError::Stale,
-            other => other,
+    /// What is answered when a request fails which Linux makes of an inode that it found by a name, and maybe by one that it
+    /// remembers. What stood under that name may have been replaced on another host: so of a file that is gone it is told
+    /// to walk the path anew. Of a directory it is not: walks cross so many, which others remove meanwhile, that the second
+    /// fails too.
+    pub(super) fn failed_by_name(
+        &self,
+        operation: &'static str,
+        ino: INodeNo,
+    ) -> impl FnOnce(NamespaceError) -> Errno {
+        move |error| {
+            failed(operation, ino)(match error {
+                NamespaceError::NotFound if self.0.cache.may_misname(Ino(ino.0)) => NamespaceError::Stale,
+                other => other,
+            })
         }
     }
 

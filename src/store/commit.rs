@@ -6,7 +6,9 @@
 use std::fmt;
 
 use super::StoreError;
-use crate::document::{Document, Ino, Key, NodeDelta, SessionId, SessionState, Stored, Version, Volume};
+use crate::document::{
+    Document, Ino, Key, Kind, NodeDelta, SessionId, SessionState, Stored, Version, Volume,
+};
 
 /// What must still hold at the instant of the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +92,9 @@ pub struct Commit {
     /// returned; a session that dies loses these locks only after its intents are settled. Engines that change one
     /// document at a time then need not mark it. The others make no difference.
     pub covered: bool,
+    /// Whether nobody waits for any of the locks whose documents it writes, before it or after it. Then those who listen need
+    /// not be told of them.
+    pub unawaited: bool,
     /// The session that makes the change, on engines that many hosts share: it is refused unless the session's document
     /// says, at the instant of the change, that it is live.
     pub session: Option<SessionId>,
@@ -142,6 +147,7 @@ impl Commit {
     /// The same with all that `other` checks and writes. The two write no key in common.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
+        self.unawaited = !(self.tells_of_locks() || other.tells_of_locks());
         self.checks.extend(other.checks);
         self.writes.extend(other.writes);
         self
@@ -152,6 +158,22 @@ impl Commit {
     pub fn covered(mut self) -> Self {
         self.covered = true;
         self
+    }
+
+    /// Says that nobody waits for the locks whose documents it writes.
+    #[must_use]
+    pub fn unawaited(mut self) -> Self {
+        self.unawaited = true;
+        self
+    }
+
+    /// The keys that those who listen are to be told of.
+    pub fn told(&self) -> impl Iterator<Item = &Key> {
+        self.writes.iter().map(Write::key).filter(|key| !self.unawaited || key.kind() != Kind::Lock)
+    }
+
+    fn tells_of_locks(&self) -> bool {
+        self.told().any(|key| key.kind() == Kind::Lock)
     }
 
     /// Says which session makes the change.

@@ -63,7 +63,7 @@ impl MemoryStore {
     }
 
     fn tell(&self, commit: &Commit) {
-        let keys: Vec<Key> = commit.writes.iter().map(|write| write.key().clone()).collect();
+        let keys: Vec<Key> = commit.told().cloned().collect();
         if keys.is_empty() {
             return;
         }

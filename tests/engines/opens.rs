@@ -1,11 +1,14 @@
 //! Close-to-open between two mounts, each a daemon of its own as on two hosts: whoever opens a file sees what was closed
-//! before, at once.
+//! before, at once, and what is done by a name is done to what has it.
 //!
 //! What is hard: whether a notice comes in time is chance. So each round first makes the other host remember what is there.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read as _};
+use std::ffi::CString;
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind, Read as _};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::two::{Two, over_postgres, over_redis};
@@ -36,6 +39,39 @@ fn opens_to(path: &Path, text: &str, what: &str) {
     assert!(found == text, "{what}: {} bytes that begin with {:.9}", found.len(), found);
 }
 
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+fn succeeded(code: libc::c_int) -> io::Result<()> {
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+type Change = fn(&Path) -> io::Result<()>;
+
+/// What is done to a file by its name.
+const CHANGES: [(&str, Change); 5] = [
+    ("chmod", |path| fs::set_permissions(path, Permissions::from_mode(0o640))),
+    ("truncate", |path| {
+        // SAFETY: a C string that lives until the call returns.
+        succeeded(unsafe { libc::truncate(c_path(path).as_ptr(), 5) })
+    }),
+    ("utimensat", |path| {
+        // SAFETY: as above; no times means now.
+        succeeded(unsafe { libc::utimensat(libc::AT_FDCWD, c_path(path).as_ptr(), std::ptr::null(), 0) })
+    }),
+    ("setxattr", |path| {
+        let (path, value) = (c_path(path), b"b");
+        // SAFETY: as above, and a value of the length that is said.
+        succeeded(unsafe { libc::setxattr(path.as_ptr(), c"user.a".as_ptr(), value.as_ptr().cast(), 1, 0) })
+    }),
+    ("link", |path| {
+        let linked = path.with_extension("linked");
+        fs::hard_link(path, &linked)?;
+        fs::remove_file(linked)
+    }),
+];
+
 fn who_opens_sees_what_was_closed(two: &Two) {
     for round in 0..ROUNDS {
         let (one, other) = (two.point(round % 2), two.point(1 - round % 2));
@@ -55,6 +91,11 @@ fn who_opens_sees_what_was_closed(two: &Two) {
         fs::write(one.join("next"), &next).unwrap();
         fs::rename(one.join("next"), one.join("f")).unwrap();
         opens_to(&other.join("f"), &next, "replaced");
+        let (what, change) = CHANGES[round % CHANGES.len()];
+        remember("f");
+        fs::write(one.join("next"), &text).unwrap();
+        fs::rename(one.join("next"), one.join("f")).unwrap();
+        change(&other.join("f")).unwrap_or_else(|error| panic!("{what} of what was replaced: {error}"));
         // A name that is remembered not to be there.
         let made = format!("made{round}");
         assert_eq!(fs::metadata(other.join(&made)).unwrap_err().kind(), ErrorKind::NotFound);

@@ -14,6 +14,7 @@ use super::claims::{in_cell, is_own, now_ns};
 use super::guard::Held;
 use super::record::{Removed, ask, remove};
 use super::{Refusal, SharedGuard, SharedLocks, Wanted};
+use crate::document::LockRecord;
 use crate::lock::OpId;
 use crate::store::cells::{CasError, Cell, CellKey, Change, StoredCell};
 use crate::store::{Commit, StoreError};
@@ -126,11 +127,15 @@ impl SharedLocks {
                 &self.claim(wanted.claimed_by(op), entry.mode, &wanted.purpose(purpose)),
             );
             match asked.write.filter(|_| asked.holds) {
-                Some(next) => changes.push(Change {
-                    key: key.clone(),
-                    expected: found.map(|found| found.version),
-                    cell: Some(Cell::Lock(next)),
-                }),
+                Some(next) => {
+                    let awaited = is_awaited(record) || is_awaited(Some(&next));
+                    changes.push(Change {
+                        key: key.clone(),
+                        expected: found.map(|found| found.version),
+                        cell: Some(Cell::Lock(next)),
+                        awaited,
+                    });
+                }
                 None => return Ok(None),
             }
         }
@@ -153,7 +158,8 @@ impl SharedLocks {
                 Removed::All => None,
                 Removed::Some(record) => Some(Cell::Lock(record)),
             };
-            changes.push(Change { key: key.clone(), expected: Some(found.version), cell });
+            let awaited = is_awaited(Some(record));
+            changes.push(Change { key: key.clone(), expected: Some(found.version), cell, awaited });
         }
         Ok(changes)
     }
@@ -186,6 +192,11 @@ impl SharedLocks {
         }
         self.store.cells.as_commit(&self.without_claims(held, as_known(held)?, op).ok()?)
     }
+}
+
+/// Whether somebody is in the queue of a lock. The version that the change expects makes sure that this is still so.
+fn is_awaited(record: Option<&LockRecord>) -> bool {
+    record.is_some_and(|record| !record.waiters.is_empty())
 }
 
 /// The documents as the operation has left them, if it knows all.

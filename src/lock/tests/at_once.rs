@@ -1,18 +1,20 @@
 //! A whole lock set in one request, over a store that changes several documents at once.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::world::{hold, rename};
 use crate::ambient::SystemClock;
-use crate::document::{Session, SessionState};
+use crate::document::{Kind, Session, SessionState};
 use crate::lock::session::Member;
 use crate::lock::session::state::tests::session;
 use crate::lock::shared::Settings;
 use crate::lock::{LockError, LockSet, Mode, SharedGuard, SharedLocks};
 use crate::store::cells::documents::DocumentCells;
 use crate::store::memory::MemoryStore;
-use crate::store::{Store as _, StoreCounters};
+use crate::store::{Listener, Notice, Store as _, StoreCounters};
 
 fn host(store: &Arc<MemoryStore>, id: u64) -> SharedLocks {
     host_that_keeps(store, id, Duration::ZERO)
@@ -78,6 +80,43 @@ fn shares_of_others_are_met_and_left_alone() {
     assert_eq!(shared(&one), Some(1));
     assert_eq!(cost(&store, || drop(guard)).1, 1);
     assert!(one.documents().unwrap().is_empty());
+}
+
+/// How often it was told of a lock.
+#[derive(Default)]
+struct Told(AtomicUsize);
+
+impl Listener for Told {
+    fn notice(&self, notice: Notice) {
+        let Notice::Changed { keys, .. } = notice else { return };
+        self.0.fetch_add(usize::from(keys.iter().any(|key| key.kind() == Kind::Lock)), Relaxed);
+    }
+}
+
+#[test]
+fn others_are_told_of_locks_that_somebody_waits_for_and_of_no_others() {
+    let store = Arc::new(MemoryStore::new());
+    let (one, other) = (host(&store, 1), host(&store, 2));
+    let told = Arc::new(Told::default());
+    store.listen(told.clone()).unwrap();
+    let set = rename("/a/x", "/a/y");
+    let held = take(&one, &set);
+    drop(take(&other, &rename("/a/v", "/a/w")));
+    assert_eq!(told.0.load(Relaxed), 0);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| drop(take(&other, &set)));
+        while !one.documents().unwrap().iter().flatten().any(|document| !document.waiters.is_empty()) {
+            std::thread::yield_now();
+        }
+        let before = told.0.load(Relaxed);
+        assert!(before > 0, "who holds what somebody waits for is told");
+        drop(held);
+        waiter.join().unwrap();
+        assert!(told.0.load(Relaxed) > before, "who waits is told that it is his turn");
+    });
+    let before = told.0.load(Relaxed);
+    drop(take(&one, &set));
+    assert_eq!(told.0.load(Relaxed), before);
 }
 
 #[test]

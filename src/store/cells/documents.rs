@@ -76,7 +76,7 @@ impl Cells for DocumentCells {
     }
 
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
-        self.cas_all(&[Change { key: key.clone(), expected, cell }])
+        self.cas_all(&[Change { key: key.clone(), expected, cell, awaited: true }])
     }
 
     fn changes_several(&self) -> bool {
@@ -98,7 +98,8 @@ impl Cells for DocumentCells {
 
 fn commit_of(changes: &[Change]) -> Result<Commit, StoreError> {
     let mut commit = Commit::new();
-    for Change { key, expected, cell } in changes {
+    commit.unawaited = changes.iter().all(|change| !change.awaited);
+    for Change { key, expected, cell, .. } in changes {
         let key = document_key(key)?;
         commit = match expected {
             Some(version) => commit.at(key.clone(), *version),

@@ -141,6 +141,8 @@ pub struct Change {
     pub expected: Option<Version>,
     /// What becomes of it; none to delete it.
     pub cell: Option<Cell>,
+    /// Whether it is a lock that somebody waits for, before the change or after it: he is to be told.
+    pub awaited: bool,
 }
 
 /// What [`Cells::list`] lists.

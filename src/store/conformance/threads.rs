@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::{directory, entry, name, node, put, session};
-use crate::document::{Ino, Key, NodeDelta, SessionId, SessionState, Timestamp};
+use crate::document::{Document, Ino, Key, LockRecord, NodeDelta, SessionId, SessionState, Timestamp};
 use crate::store::{Check, Commit, CommitError, Listener, Notice, Store};
 
 struct Noted(Mutex<Vec<Notice>>);
@@ -27,7 +27,12 @@ pub(super) fn changes_are_told(store: &dyn Store) {
     store.listen(Arc::clone(&noted) as Arc<dyn Listener>).unwrap();
     let parent = Key::Entry(Ino(4), name("\u{fc}: %"));
     store.commit(&Commit::new().put(parent.clone(), entry(5)).put(node(5), directory(0)).by(id)).unwrap();
-    store.commit(&Commit::new().delete(parent.clone())).unwrap();
+    let [unawaited, lock] = ["a", "b"].map(|id| Key::Lock(id.into()));
+    let held = || Document::Lock(LockRecord { path: Vec::new(), holders: Vec::new(), waiters: Vec::new() });
+    store.commit(&Commit::new().put(unawaited.clone(), held()).unawaited()).unwrap();
+    let release = Commit::new().delete(unawaited.clone()).unawaited();
+    store.commit(&Commit::new().delete(parent.clone()).and(release)).unwrap();
+    store.commit(&Commit::new().put(lock.clone(), held())).unwrap();
     let told = |session: Option<SessionId>, key: &Key| {
         noted.0.lock().iter().any(|notice| match notice {
             Notice::Changed { by, keys } => *by == session && keys.contains(key),
@@ -35,10 +40,11 @@ pub(super) fn changes_are_told(store: &dyn Store) {
         })
     };
     let begun = crate::ambient::monotonic();
-    while !(told(Some(id), &parent) && told(Some(id), &node(5)) && told(None, &parent)) {
+    while !(told(Some(id), &parent) && told(Some(id), &node(5)) && told(None, &parent) && told(None, &lock)) {
         assert!(begun.elapsed().as_secs() < 10, "not told: {:?}", noted.0.lock());
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
+    assert!(!told(None, &unawaited), "{:?}", noted.0.lock());
 }
 
 pub(super) fn merges_at_once(store: &dyn Store) {

@@ -59,10 +59,10 @@ impl Notices {
 
     /// Tells of a commit, soon.
     pub(super) fn tell(&self, commit: &Commit) {
-        if commit.writes.is_empty() {
+        let keys: Vec<Key> = commit.told().cloned().collect();
+        if keys.is_empty() {
             return;
         }
-        let keys = commit.writes.iter().map(|write| write.key().clone()).collect();
         if let Some(told) = &*self.told.lock() {
             // It fails only if the thread is gone, which happens at the end.
             let _ = told.send(Told { by: commit.session, keys });

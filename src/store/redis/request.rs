@@ -1,5 +1,7 @@
 //! A commit as the keys and arguments that `commit.lua` takes. Pure.
 
+use std::fmt::Write as _;
+
 use super::fields;
 use super::names::{Names, Place};
 use crate::document::{Key, NodeDelta};
@@ -72,13 +74,16 @@ pub(super) fn commit(names: &Names, outcomes: &str, commit: &Commit) -> Argument
     request
 }
 
-/// What is published: whose commit it is, and the keys that it writes. Their text has no spaces.
+/// What is published: whose commit it is, and the keys that it tells of, whose text has no spaces; nothing if there are none.
 fn notice(commit: &Commit) -> String {
-    if commit.writes.is_empty() {
-        return String::new();
+    let mut notice = String::new();
+    for key in commit.told() {
+        if notice.is_empty() {
+            notice = commit.session.map_or_else(|| "-".to_owned(), |id| id.to_string());
+        }
+        let _ = write!(notice, " {key}");
     }
-    let by = commit.session.map_or_else(|| "-".to_owned(), |id| id.to_string());
-    commit.writes.iter().fold(by, |notice, write| format!("{notice} {}", write.key()))
+    notice
 }
 
 fn add_write(request: &mut Arguments, place: Place, write: &Write) {

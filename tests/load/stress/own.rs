@@ -46,6 +46,8 @@ impl Own {
         let Some(&from) = rng.pick(&places).filter(|_| !rng.chance(15)) else {
             return self.create(view, to, ledger);
         };
+        // On a slow store a worker has few names, and would hardly meet one of them by chance.
+        let to = rng.pick(&places).copied().filter(|_| rng.chance(25)).unwrap_or(to);
         match rng.below(100) {
             0..55 => self.rename(view, from, to, ledger),
             55..65 => self.rename_unless_there(view, from, to, ledger),
