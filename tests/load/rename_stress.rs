@@ -39,7 +39,7 @@ mod world;
 use common::rng::Rng;
 use common::{Res, command, now, sys};
 use empty::Arena;
-use ledger::Ledger;
+use ledger::{Ledger, Met};
 use locker::Held;
 use loops::Pair;
 use options::{Options, Sabotage};
@@ -80,7 +80,8 @@ enum Role<'a> {
 fn run() -> Res<ExitCode> {
     let Some(options) = Options::from_env()? else { return Ok(ExitCode::SUCCESS) };
     println!("seed {}, {} workers, {} groups", options.seed, options.workers, options.groups());
-    let mut setup = Ledger::new(0xffff, options.mounts.len());
+    let met = Met::default();
+    let mut setup = Ledger::new(0xffff, options.mounts.len(), &met);
     let world = World::make(&options, &mut setup)?;
     let view = world.view(0);
     slots::prepare(view, &mut setup)?;
@@ -95,7 +96,7 @@ fn run() -> Res<ExitCode> {
     let done = common::in_parallel(
         "stress",
         roles(&options, &world, &pairs, before.as_ref().is_some_and(|c| c.locks))?.into_iter().enumerate(),
-        |(index, role)| Ok(live(&options, &world, index, &role)),
+        |(index, role)| Ok(live(&options, &world, &met, index, &role)),
     )?;
     let elapsed = now() - start;
     let (mut ledgers, held): (Vec<Ledger>, Vec<Held>) = done.into_iter().unzip();
@@ -140,14 +141,14 @@ fn roles<'a>(options: &Options, world: &World, pairs: &'a [Pair], locks: bool) -
 }
 
 /// The life of one thread; an error ends the run, as a violation.
-fn live(options: &Options, world: &World, index: usize, role: &Role<'_>) -> (Ledger, Held) {
+fn live(options: &Options, world: &World, met: &Met, index: usize, role: &Role<'_>) -> (Ledger, Held) {
     let mut rng = Rng::new(options.seed, index as u64);
-    let mut ledger = Ledger::new(index, options.mounts.len());
+    let mut ledger = Ledger::new(index, options.mounts.len(), met);
     let view = world.view(index);
     let mut held = Held::default();
     let result: io::Result<()> = match role {
         Role::Timer => {
-            timer(options, world);
+            timer(options, world, met);
             Ok(())
         }
         Role::Worker(worker) => work(world, index, *worker, &mut rng, &mut ledger),
@@ -171,9 +172,12 @@ fn live(options: &Options, world: &World, index: usize, role: &Role<'_>) -> (Led
     (ledger, held)
 }
 
-fn timer(options: &Options, world: &World) {
+/// Ends the run in time, or later if the store is so slow that not everything was met by then.
+fn timer(options: &Options, world: &World, met: &Met) {
     let end = now() + options.duration;
-    while now() < end && !world.stopped() {
+    let latest = end + options.duration * (options::LONGER_AT_MOST - 1);
+    let lacks = || !report::lacking(options, |kind, errno| met.lock().contains(&(kind, errno))).is_empty();
+    while !world.stopped() && (now() < end || (now() < latest && lacks())) {
         std::thread::sleep(Duration::from_millis(20));
     }
     world.end();

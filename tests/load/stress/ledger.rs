@@ -4,11 +4,13 @@
 //! worker keeps its own ledger, so that recording needs no lock, and the judge reads them all together.
 
 use crate::common::sys::{self, errno_name};
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Begins the name of the file in each directory that says which directory it is.
@@ -29,9 +31,13 @@ pub(crate) struct Arrival {
     pub(crate) end: Duration,
 }
 
+/// The kinds of operations with the errnos (0 for a success) that anybody has met so far.
+pub(crate) type Met = Arc<Mutex<BTreeSet<(&'static str, i32)>>>;
+
 /// The records of one worker.
 #[derive(Default)]
 pub(crate) struct Ledger {
+    met: Met,
     worker: u64,
     /// Others work through other mounts.
     through_others: bool,
@@ -56,9 +62,9 @@ const CONFLICTS: [i32; 7] =
 const MOVED_ELSEWHERE: [i32; 2] = [libc::ESTALE, libc::ELOOP];
 
 impl Ledger {
-    /// The ledger of the worker with that number, of so many mounts.
-    pub(crate) fn new(worker: usize, mounts: usize) -> Self {
-        Self { worker: worker as u64, through_others: mounts > 1, ..Self::default() }
+    /// The ledger of the worker with that number, of so many mounts, who says what he has met.
+    pub(crate) fn new(worker: usize, mounts: usize, met: &Met) -> Self {
+        Self { met: Met::clone(met), worker: worker as u64, through_others: mounts > 1, ..Self::default() }
     }
 
     /// An id that nobody else has.
@@ -75,7 +81,11 @@ impl Ledger {
     /// Counts an outcome and tells whether it was a success; an errno that no race explains is a violation.
     pub(crate) fn count(&mut self, kind: &'static str, result: &io::Result<()>) -> bool {
         let errno = result.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO));
-        *self.outcomes.entry((kind, errno)).or_default() += 1;
+        let count = self.outcomes.entry((kind, errno)).or_default();
+        *count += 1;
+        if *count == 1 {
+            self.met.lock().insert((kind, errno));
+        }
         let explained =
             CONFLICTS.contains(&errno) || (self.through_others && MOVED_ELSEWHERE.contains(&errno));
         if errno != 0 && !explained {

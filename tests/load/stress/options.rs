@@ -9,7 +9,7 @@ const HELP: &str = "\
 rename-stress: renames of every kind against one tree at once, and a judge (scripts/rename-stress mounts the tree)
 
   --mount DIR       the mounted tree; repeat it for several mounts of one store: workers take turns
-  --seconds N       how long (default 60)
+  --seconds N       how long (default 60); on, up to six times as long, while something has not happened that must have
   --workers N       workers that move, overwrite and contest (default 8); pairs for loops and empty directories and
                     holders of locks come on top, one for each four
   --seed N          replays the choices of a run
@@ -18,6 +18,9 @@ rename-stress: renames of every kind against one tree at once, and a judge (scri
   --keep            leave the tree there
 
 Exit code: 0 all found and contention seen, 1 not so, 2 could not run.";
+
+/// How many times as long as asked for a run may last.
+pub(crate) const LONGER_AT_MOST: u32 = 6;
 
 /// What the self-test does behind the judge's back.
 #[derive(Clone, Copy, PartialEq, Eq)]

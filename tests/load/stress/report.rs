@@ -76,6 +76,23 @@ impl Contention {
     }
 }
 
+/// The operations that must have succeeded and the races that must have been lost, of which none was `met`.
+pub(crate) fn lacking(options: &Options, met: impl Fn(&'static str, i32) -> bool) -> Vec<String> {
+    let mut missing = Vec::new();
+    let wanted = |kind: &str| !options.no_flags || !FLAGGED.contains(&kind);
+    for (kind, _) in KINDS.iter().filter(|(kind, _)| wanted(kind)) {
+        if !met(kind, 0) {
+            missing.push(format!("no {kind} succeeded; is it supported? Run longer, or --no-flags"));
+        }
+    }
+    for (kind, errnos) in RACES.iter().filter(|(kind, _)| wanted(kind)) {
+        if !errnos.iter().any(|errno| met(kind, *errno)) {
+            missing.push(format!("nobody lost a race of {kind}: run longer or with more --workers"));
+        }
+    }
+    missing
+}
+
 /// Successes and errnos of every kind, of all workers.
 pub(crate) struct Totals {
     outcomes: BTreeMap<(&'static str, i32), u64>,
@@ -97,10 +114,6 @@ impl Totals {
             refused: held.iter().map(|h| h.refused).sum(),
             last_refusal: held.iter().map(|h| h.last_refusal.clone()).max().unwrap_or_default(),
         }
-    }
-
-    fn get(&self, kind: &'static str, errno: i32) -> u64 {
-        self.outcomes.get(&(kind, errno)).copied().unwrap_or_default()
     }
 
     fn refusals(&self) -> u64 {
@@ -135,18 +148,7 @@ impl Totals {
 
     /// What the run claims but did not do.
     pub(crate) fn not_exercised(&self, options: &Options, contention: Option<&Contention>) -> Vec<String> {
-        let mut missing = Vec::new();
-        let wanted = |kind: &str| !options.no_flags || !FLAGGED.contains(&kind);
-        for (kind, _) in KINDS.iter().filter(|(kind, _)| wanted(kind)) {
-            if self.get(kind, 0) == 0 {
-                missing.push(format!("no {kind} succeeded; is it supported? Run longer, or --no-flags"));
-            }
-        }
-        for (kind, errnos) in RACES.iter().filter(|(kind, _)| wanted(kind)) {
-            if errnos.iter().all(|e| self.get(kind, *e) == 0) {
-                missing.push(format!("nobody lost a race of {kind}: run longer or with more --workers"));
-            }
-        }
+        let mut missing = lacking(options, |kind, errno| self.outcomes.contains_key(&(kind, errno)));
         match contention {
             Some(Contention { locks: true, waits, .. }) => {
                 if *waits <= 0.0 {
