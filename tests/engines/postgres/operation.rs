@@ -10,6 +10,8 @@ use super::lost::Proxy;
 use super::server::PostgresServer;
 use super::{empty, format, open};
 
+const TRIES: u64 = 5;
+
 fn orphan() -> Document {
     Document::Orphan(Orphan { session: SessionId(1) })
 }
@@ -27,11 +29,16 @@ fn every_request_is_one_round_trip() {
     store.commit(&commit(1)).unwrap();
     store.get_many(&keys).unwrap();
     let trips = |work: &dyn Fn()| {
-        let (before, begun) = (store.round_trips(), Instant::now());
-        work();
-        let trips = begun.elapsed().as_secs_f64() / 0.04;
+        let before = store.round_trips();
+        // The shortest: a machine that is busy makes any of them longer.
+        let took = (0..TRIES).map(|_| {
+            let begun = Instant::now();
+            work();
+            begun.elapsed()
+        });
+        let trips = took.min().unwrap().as_secs_f64() / 0.04;
         assert!((1.0..1.9).contains(&trips), "it took the time of {trips} round trips");
-        store.round_trips() - before
+        (store.round_trips() - before) / TRIES
     };
     assert_eq!(trips(&|| drop(store.get(&keys[0]).unwrap())), 1);
     assert_eq!(trips(&|| drop(store.get_many(&keys).unwrap())), 1);
