@@ -92,8 +92,8 @@ pub struct Commit {
     /// returned; a session that dies loses these locks only after its intents are settled. Engines that change one
     /// document at a time then need not mark it. The others make no difference.
     pub covered: bool,
-    /// Whether nobody waits for any of the locks whose documents it writes, before it or after it. Then those who listen need
-    /// not be told of them.
+    /// Whether nobody waits for any of the locks whose documents it writes, before it or after it. Then those who listen
+    /// need not be told of them.
     pub unawaited: bool,
     /// The session that makes the change, on engines that many hosts share: it is refused unless the session's document
     /// says, at the instant of the change, that it is live.

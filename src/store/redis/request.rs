@@ -74,7 +74,7 @@ pub(super) fn commit(names: &Names, outcomes: &str, commit: &Commit) -> Argument
     request
 }
 
-/// What is published: whose commit it is, and the keys that it tells of, whose text has no spaces; nothing if there are none.
+/// What is published: whose commit it is, and the keys that it tells of, whose text has no spaces; nothing without keys.
 fn notice(commit: &Commit) -> String {
     let mut notice = String::new();
     for key in commit.told() {
