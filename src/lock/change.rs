@@ -21,6 +21,7 @@ const FAILURES_MAX: u32 = 12;
 const CONFLICTS_MAX: u32 = 10_000;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+const AFTER_CONFLICT_MAX: Duration = Duration::from_millis(8);
 
 /// What to do about a cell.
 pub(super) enum Decision {
@@ -87,10 +88,12 @@ impl Store {
             };
             let Decision::Write(next) = decide(current.as_ref())? else { return Ok(current) };
             let expected = current.map(|cell| cell.version);
+            let mut was_conflict = false;
             let error = match self.cells.cas(key, expected, next.clone()) {
                 Ok(version) => return Ok(next.map(|cell| StoredCell { version, cell: cell.into() })),
                 Err(CasError::Conflict) => {
                     conflicts += 1;
+                    was_conflict = true;
                     StoreError::Unknown(format!("others changed {key:?} {conflicts} times meanwhile"))
                 }
                 Err(CasError::Unknown(cause)) => {
@@ -107,7 +110,7 @@ impl Store {
             if failures > FAILURES_MAX || conflicts > CONFLICTS_MAX || given_up {
                 return Err(error);
             }
-            pauses.pause();
+            if was_conflict { pauses.pause_after_conflict() } else { pauses.pause() }
         }
     }
 }
@@ -132,6 +135,12 @@ impl<'a> Pauses<'a> {
     /// Sleeps.
     pub(super) fn pause(&mut self) {
         self.pause_at_most(Duration::MAX);
+    }
+
+    /// Sleeps after others were first: not for long, since they have come further, and no notice need tell of it.
+    pub(super) fn pause_after_conflict(&mut self) {
+        self.next = self.next.min(AFTER_CONFLICT_MAX);
+        self.pause();
     }
 
     /// Sleeps, but not longer than `most`.

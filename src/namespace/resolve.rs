@@ -55,6 +55,20 @@ impl Namespace {
         self.store.node(ino)?.ok_or(NamespaceError::NotFound)
     }
 
+    /// The node of an inode that somebody changes, maybe having come by an old name.
+    pub(super) fn node_to_change(&self, ino: Ino) -> Result<(Version, NodeRef)> {
+        let (version, node) = self.live_node(ino)?;
+        self.refuse_others(ino, &node)?;
+        Ok((version, node))
+    }
+
+    /// What has no name and is open on other hosts alone is there for these; whoever came here by a name that is gone is not
+    /// to find it.
+    pub(super) fn refuse_others(&self, ino: Ino, node: &NodeRef) -> Result<()> {
+        let is_gone = node.nlink == 0 && self.is_shared() && self.inodes.dead(ino).is_none();
+        if is_gone && !self.opens.lock().contains_key(&ino) { Err(NamespaceError::NotFound) } else { Ok(()) }
+    }
+
     /// The entry under `key`.
     pub(super) fn entry(&self, key: &Key) -> Result<Option<(Version, Entry)>> {
         let as_entry = |stored: Stored| match &*stored.document {

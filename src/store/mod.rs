@@ -253,8 +253,8 @@ pub trait Store: Reader {
     /// disk. `cause` is for the errors that follow.
     fn stop(&self, cause: &str);
 
-    /// Tells `listener` of changes from here on; an engine that nobody else changes never does. Notices come late, twice
-    /// or not at all; after a gap there is a [`Notice::Lost`].
+    /// Tells `listener` of changes from here on, as far as [`Commit::told`] names them; an engine that nobody else changes
+    /// never does. Notices come late, twice or not at all; after a gap there is a [`Notice::Lost`].
     ///
     /// # Errors
     /// As the engine fails; then nobody is told anything.

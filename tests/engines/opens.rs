@@ -8,7 +8,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -48,29 +48,57 @@ fn succeeded(code: libc::c_int) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-type Change = fn(&Path) -> io::Result<()>;
+/// What is done to a file by its name, and whether that is to be seen there.
+struct Change {
+    what: &'static str,
+    make: fn(&Path) -> io::Result<()>,
+    is_made: fn(&Path) -> bool,
+}
 
-/// What is done to a file by its name.
-const CHANGES: [(&str, Change); 5] = [
-    ("chmod", |path| fs::set_permissions(path, Permissions::from_mode(0o640))),
-    ("truncate", |path| {
+const CHANGES: [Change; 5] = [
+    Change {
+        what: "chmod",
+        make: |path| fs::set_permissions(path, Permissions::from_mode(0o640)),
+        is_made: |path| fs::metadata(path).is_ok_and(|found| found.mode() & 0o7777 == 0o640),
+    },
+    Change {
+        what: "truncate",
         // SAFETY: a C string that lives until the call returns.
-        succeeded(unsafe { libc::truncate(c_path(path).as_ptr(), 5) })
-    }),
-    ("utimensat", |path| {
-        // SAFETY: as above; no times means now.
-        succeeded(unsafe { libc::utimensat(libc::AT_FDCWD, c_path(path).as_ptr(), std::ptr::null(), 0) })
-    }),
-    ("setxattr", |path| {
-        let (path, value) = (c_path(path), b"b");
-        // SAFETY: as above, and a value of the length that is said.
-        succeeded(unsafe { libc::setxattr(path.as_ptr(), c"user.a".as_ptr(), value.as_ptr().cast(), 1, 0) })
-    }),
-    ("link", |path| {
-        let linked = path.with_extension("linked");
-        fs::hard_link(path, &linked)?;
-        fs::remove_file(linked)
-    }),
+        make: |path| succeeded(unsafe { libc::truncate(c_path(path).as_ptr(), 5) }),
+        is_made: |path| fs::read(path).is_ok_and(|found| found.len() == 5),
+    },
+    Change {
+        what: "utimensat",
+        make: |path| {
+            let times = [libc::timespec { tv_sec: 7, tv_nsec: 0 }; 2];
+            // SAFETY: as above, and two times.
+            succeeded(unsafe { libc::utimensat(libc::AT_FDCWD, c_path(path).as_ptr(), times.as_ptr(), 0) })
+        },
+        is_made: |path| fs::metadata(path).is_ok_and(|found| found.mtime() == 7),
+    },
+    Change {
+        what: "setxattr",
+        make: |path| {
+            let (path, value) = (c_path(path), b"b");
+            // SAFETY: as above, and a value of the length that is said.
+            succeeded(unsafe {
+                libc::setxattr(path.as_ptr(), c"user.a".as_ptr(), value.as_ptr().cast(), 1, 0)
+            })
+        },
+        // SAFETY: C strings as above; with no room asked for, the length is all that is said.
+        is_made: |path| unsafe {
+            libc::getxattr(c_path(path).as_ptr(), c"user.a".as_ptr(), std::ptr::null_mut(), 0) == 1
+        },
+    },
+    Change {
+        what: "link",
+        make: |path| fs::hard_link(path, path.with_extension("linked")),
+        is_made: |path| {
+            let linked = path.with_extension("linked");
+            let found = fs::metadata(path).is_ok_and(|found| found.nlink() == 2);
+            fs::remove_file(linked).is_ok() && found
+        },
+    },
 ];
 
 fn who_opens_sees_what_was_closed(two: &Two) {
@@ -95,11 +123,15 @@ fn who_opens_sees_what_was_closed(two: &Two) {
         fs::write(one.join("next"), &next).unwrap();
         fs::rename(one.join("next"), one.join("f")).unwrap();
         opens_to(&other.join("f"), &next, "replaced");
-        let (what, change) = CHANGES[round % CHANGES.len()];
+        let Change { what, make, is_made } = &CHANGES[round % CHANGES.len()];
         remember("f");
+        // Who has the old file open keeps it, without a name.
+        let kept = (round % 2 == 0).then(|| File::open(one.join("f")).unwrap());
         fs::write(one.join("next"), &text).unwrap();
         fs::rename(one.join("next"), one.join("f")).unwrap();
-        change(&other.join("f")).unwrap_or_else(|error| panic!("{what} of what was replaced: {error}"));
+        make(&other.join("f")).unwrap_or_else(|error| panic!("{what} of what was replaced: {error}"));
+        assert!(is_made(&other.join("f")), "{what} of what was replaced, and not of what has replaced it");
+        drop(kept);
         // A name that is remembered not to be there.
         let made = format!("made{round}");
         assert_eq!(fs::metadata(other.join(&made)).unwrap_err().kind(), ErrorKind::NotFound);

@@ -91,18 +91,15 @@ impl Taking<'_> {
                 // Others were first, or it is not known whether the change was made: to be read again.
                 Err(error) => {
                     lost += u32::from(late);
-                    if !matches!(
-                        error,
-                        CasError::Conflict
-                            | CasError::Unknown(_)
-                            | CasError::Store(StoreError::Engine { .. })
-                    ) {
-                        return Err(no_answer(error));
-                    }
+                    let was_conflict = match error {
+                        CasError::Conflict => true,
+                        CasError::Unknown(_) | CasError::Store(StoreError::Engine { .. }) => false,
+                        CasError::Store(_) => return Err(no_answer(error)),
+                    };
                     if lost > TRIES_AFTER_DEADLINE {
                         return Err(record.map_or_else(|| no_answer(error), |record| self.refused(record)));
                     }
-                    looks.pause();
+                    if was_conflict { looks.pause_after_conflict() } else { looks.pause() }
                 }
             }
         }

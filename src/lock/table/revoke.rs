@@ -27,15 +27,25 @@ impl LockTable {
     /// Breaks one operation: fences it, then releases its locks or sends it away from where it waits. `by` says who did
     /// it and goes into the operation's error. `None` if it is not there any more.
     pub fn revoke(&self, op: OpId, by: &Arc<str>) -> Option<Broken> {
-        let fence = Arc::clone(self.shared.inner.lock().fences.get(&op)?);
+        let (fence, before) = {
+            let inner = self.shared.inner.lock();
+            (Arc::clone(inner.fences.get(&op)?), inner.state.operation(op, self.shared.moment())?)
+        };
         // Not under the table's mutex: a change under way is waited for, and nobody else shall wait for that.
         let outcome = fence.revoke(by)?;
         let (now, moment) = (self.shared.now(), self.shared.moment());
         let mut inner = self.shared.inner.lock();
-        let operation = inner.state.operation(op, moment)?;
         let waited = inner.state.op(op).and_then(Op::waits_for).is_some();
+        let operation = match inner.state.operation(op, moment) {
+            Some(operation) => operation,
+            None if outcome == BreakOutcome::AlreadyDone => return None,
+            // It has met its fence and gone since: it was broken all the same.
+            None => before,
+        };
         inner.counters.broken += 1;
-        inner.apply(Event::Release { op }, now, None);
+        if inner.state.op(op).is_some() {
+            inner.apply(Event::Release { op }, now, None);
+        }
         Some(Broken { operation, outcome: if waited { BreakOutcome::SentAway } else { outcome } })
     }
 

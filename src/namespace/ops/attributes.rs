@@ -64,7 +64,7 @@ impl Namespace {
         self.retry(|| {
             // Bytes apart from the node change before and after the commit; a fence waits for all.
             let _pass = self.gate.enter()?;
-            let (version, old) = self.live_node(ino)?;
+            let (version, old) = self.node_to_change(ino)?;
             let mut node = (*old).clone();
             let mut commit = Commit::new().at(Key::Node(ino), version);
             let now = self.now();

@@ -34,10 +34,12 @@ impl Namespace {
     /// The attributes of `ino`, also of one that was removed while somebody held it.
     ///
     /// # Errors
-    /// `NotFound` if there never was one, or it has been forgotten.
+    /// `NotFound` if there never was one, or it has been forgotten, or only other hosts have it open.
     pub fn attributes(&self, ino: Ino) -> Result<NodeRef> {
         let pending = self.write_back.pending(ino);
-        Ok(self.with_pending(self.node_or_dead(ino)?, pending))
+        let node = self.node_or_dead(ino)?;
+        self.refuse_others(ino, &node)?;
+        Ok(self.with_pending(node, pending))
     }
 
     /// The directory that `directory` is in; of the root itself.

@@ -84,7 +84,7 @@ impl Namespace {
         // What was written before would take capabilities away again.
         self.settle(ino);
         self.retry(|| {
-            let (version, old) = self.live_node(ino)?;
+            let (version, old) = self.node_to_change(ino)?;
             let key = Key::Xattr(ino, name.into());
             let exists = old.xattrs > 0 && self.store.get(&key)?.is_some();
             match mode {
@@ -115,7 +115,7 @@ impl Namespace {
     pub fn remove_attribute(&self, ino: Ino, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.retry(|| {
-            let (version, old) = self.live_node(ino)?;
+            let (version, old) = self.node_to_change(ino)?;
             let key = Key::Xattr(ino, name.into());
             if old.xattrs == 0 || self.store.get(&key)?.is_none() {
                 return Err(NamespaceError::NoAttribute);

@@ -141,7 +141,7 @@ pub struct Change {
     pub expected: Option<Version>,
     /// What becomes of it; none to delete it.
     pub cell: Option<Cell>,
-    /// Whether it is a lock that somebody waits for, before the change or after it: he is to be told.
+    /// Whether it may be a lock that somebody waits for, before the change or after it: he is to be told.
     pub awaited: bool,
 }
 

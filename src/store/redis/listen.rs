@@ -1,6 +1,6 @@
 //! What others change, as the server publishes it: one thread that subscribes, and subscribes again after a gap.
 //!
-//! Every commit publishes its notice from within its script. Redis keeps no notices for who is away, so each gap ends with
+//! A commit publishes its notice from within its script. Redis keeps no notices for who is away, so each gap ends with
 //! [`Notice::Lost`]. A connection that has died without a word is found out by a question into its silence.
 
 use std::sync::Arc;

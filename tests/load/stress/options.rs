@@ -9,7 +9,7 @@ const HELP: &str = "\
 rename-stress: renames of every kind against one tree at once, and a judge (scripts/rename-stress mounts the tree)
 
   --mount DIR       the mounted tree; repeat it for several mounts of one store: workers take turns
-  --seconds N       how long (default 60); on, up to six times as long, while something has not happened that must have
+  --seconds N       how long (default 60); up to six times as long, while a kind of operation or race is missing
   --workers N       workers that move, overwrite and contest (default 8); pairs for loops and empty directories and
                     holders of locks come on top, one for each four
   --seed N          replays the choices of a run
