@@ -147,7 +147,9 @@ impl Commit {
     /// The same with all that `other` checks and writes. The two write no key in common.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
-        self.unawaited = !(self.tells_of_locks() || other.tells_of_locks());
+        // Not if neither says so: locks that are added later would not be told of.
+        let says_so = self.unawaited || other.unawaited;
+        self.unawaited = says_so && !self.tells_of_locks() && !other.tells_of_locks();
         self.checks.extend(other.checks);
         self.writes.extend(other.writes);
         self

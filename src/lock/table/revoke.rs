@@ -43,9 +43,7 @@ impl LockTable {
             None => before,
         };
         inner.counters.broken += 1;
-        if inner.state.op(op).is_some() {
-            inner.apply(Event::Release { op }, now, None);
-        }
+        inner.apply(Event::Release { op }, now, None);
         Some(Broken { operation, outcome: if waited { BreakOutcome::SentAway } else { outcome } })
     }
 

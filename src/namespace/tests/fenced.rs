@@ -29,7 +29,8 @@ fn a_rename_ends_as_the_break_of_it_said() {
     let (a, b) = (world.dir(ROOT, "a"), world.dir(ROOT, "b"));
     let file = world.file(a, "f");
     let stop = AtomicBool::new(false);
-    let mut said = Vec::new();
+    let mut said: Vec<Broken> = Vec::new();
+    let is_undone = |broken: &Broken| broken.outcome != BreakOutcome::AlreadyDone;
     let refused = std::thread::scope(|scope| {
         let (world, stop) = (&world, &stop);
         let renamer = scope.spawn(move || {
@@ -45,7 +46,6 @@ fn a_rename_ends_as_the_break_of_it_said() {
             }
             refused
         });
-        let is_undone = |broken: &Broken| broken.outcome != BreakOutcome::AlreadyDone;
         while said.len() < MET || !said.iter().any(is_undone) {
             let met = world.locks().operations();
             said.extend(met.iter().filter_map(|operation| world.locks().revoke(operation.id(), &by())));
@@ -53,8 +53,7 @@ fn a_rename_ends_as_the_break_of_it_said() {
         stop.store(true, SeqCst);
         renamer.join().unwrap()
     });
-    let undone = said.iter().filter(|broken| broken.outcome != BreakOutcome::AlreadyDone).count();
-    assert_eq!(refused, undone);
+    assert_eq!(refused, said.iter().filter(|broken| is_undone(broken)).count());
     world.finish();
 }
 
