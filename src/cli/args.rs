@@ -56,7 +56,8 @@ A password is better not in the URL but in the environment (LOCKWOOD_PASSWORD) o
 of each engine. It is taken out of the arguments at once.")]
 pub(super) struct Format {
     /// A directory that does not exist yet or is empty; or the URL of a volume on a server that many
-    /// hosts share: postgres://, redis:// or rediss:// (docs/postgresql.md, docs/redis.md)
+    /// hosts share: postgres://, redis:// or rediss://, opensearch+http:// (docs/postgresql.md,
+    /// docs/redis.md, docs/opensearch.md)
     pub(super) store: OsString,
     /// How renames lock; recorded in the volume
     #[arg(long, value_enum, default_value = "tree")]
@@ -115,7 +116,8 @@ Of volumes that many hosts share:
   lease=SECONDS          without a sign of life others take this mount for dead (default 10)
   hard, soft[=SECONDS]   how long an operation waits for a server that is away before it fails
   (default hard: 60; soft: 5)
-  allow-volatile         take a server that forgets the volume when it restarts
+  allow-volatile         take a server that may forget what it has acknowledged: the volume when it restarts (Redis), or
+  changes that are not on disk yet (OpenSearch); allow-weak is the same
   locks=URL              a lock server, as in --locks; once for each server
   write-back=SIZE        keep up to SIZE written bytes back (64K to 4G) and commit them together: at fsync and close, and
   after 5 s. The death of the daemon loses them (default 0: off, each write is a commit); docs/contents.md

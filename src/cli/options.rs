@@ -40,7 +40,7 @@ pub(super) struct Resolved {
 const KNOWN: &str = "ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, relatime, noatime, \
                      allow_other, allow_root, lock_wait=SECONDS, locking=STRATEGY, threads=N, cache_size=MIB, log=FILE; \
                      and of shared stores: cache_ttl=SECONDS, lease=SECONDS, soft[=SECONDS], hard, allow-volatile, \
-                     locks=URL, write-back=SIZE";
+                     allow-weak, locks=URL, write-back=SIZE";
 
 /// Options of /etc/fstab and mount(8) that are not for a file system, and those that the kernel lists in the mount table
 /// and mount(8) passes back when it remounts.
@@ -179,7 +179,7 @@ impl Resolved {
             ("soft", Some(value)) => {
                 self.patience = duration(name, value, Duration::from_millis(100), CACHE_TTL_MAX)?;
             }
-            ("allow-volatile", None) => self.allow_volatile = true,
+            ("allow-volatile" | "allow-weak", None) => self.allow_volatile = true,
             ("write-back", Some(value)) => {
                 self.settings.write_back_bytes =
                     size(value).map_err(|e| format!("option {name}={value}: {e}"))?;

@@ -15,7 +15,7 @@ use crate::lock::{LockDocument, LockError, redlock};
 use crate::mounts;
 use crate::namespace::{self, AdvisoryLocks, Outsider};
 use crate::store::Store;
-use crate::store::cells::documents::DocumentCells;
+use crate::store::cells::documents::cells_of;
 use crate::store::embedded::layout::Layout;
 use crate::store::embedded::owner;
 use crate::store::engine::{self, EngineOptions, is_engine};
@@ -77,7 +77,7 @@ impl SharedVolume {
         let (store, volume) = self.open()?;
         let all = match namespace::lock_servers(&*store)? {
             Some(servers) => redlock::lock_documents(&*lock_servers::parse_to_look(&servers)?, &volume.id)?,
-            None => lock_documents(&DocumentCells::new(store), LockSettings::default().id_bytes_max)?,
+            None => lock_documents(&*cells_of(&store), LockSettings::default().id_bytes_max)?,
         };
         Ok(readable(all))
     }

@@ -21,16 +21,16 @@
 //!    kernel notes the epoch too late, is not offered.
 //! 4. A kernel has one place for a directory. Where it has an old one, a rename(2) that names the directory where it is now
 //!    is refused by the kernel itself (ESTALE), until a look has found it there. So the kernels that know where it
-//!    was or is are told to let go of these names, by a thread, as by 1. a handler may not; the rename waits for that when
-//!    it has given back its locks, and not for long, since two renames may wait for each other so.
+//!    was or is are told to let go of these names, by threads ([`Names`]), as by 1. a handler may not; the rename waits for
+//!    that when it has given back its locks, and not for long, since two renames may wait for each other so.
 //! 5. What is read may not come from pages that are older than what another mount has written, nor end where the file
 //!    ended before: a size that the kernel asks for is dropped if a notice overtakes it. So with several mounts read(2)
 //!    always asks the daemon (FOPEN_DIRECT_IO). Maps alone have pages. These can be dropped only when nobody waits for
 //!    them to be read, so that is the work of a thread that serves no requests ([`Notices`]): a map sees what is written
 //!    elsewhere soon, not at once.
 //! 6. What other hosts change is told when it has happened, late, twice or never ([`Listener`]). So with other hosts nothing
-//!    that the kernel is given lasts longer than the cache's time to live, and names are let go of one by one by the
-//!    thread that may wait.
+//!    that the kernel is given lasts longer than the cache's time to live, and names are let go of one by one, by threads
+//!    that may wait.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -44,6 +44,7 @@ use fuser::{FopenFlags, INodeNo, InitFlags, Notifier};
 use parking_lot::{Mutex, RwLock};
 
 use super::convert::FOREVER;
+use super::names::Names;
 use super::notices::Notices;
 use crate::document::{Document, Ino, Key};
 use crate::namespace::Watcher;
@@ -84,8 +85,7 @@ pub(super) struct KernelCache {
     known: [Mutex<Known>; SHARDS],
     connection: RwLock<Option<Connection>>,
     pub(super) notices: Notices,
-    /// A thread of its own, since it may have to wait for whoever renames.
-    names: Notices,
+    names: Names,
     /// Whether names of directories that were moved may still be on their way.
     unsettled: AtomicBool,
     /// How often this kernel was told of a change through another mount.
@@ -114,7 +114,7 @@ impl KernelCache {
             known: std::array::from_fn(|_| Mutex::default()),
             connection: RwLock::default(),
             notices: Notices::new(),
-            names: Notices::new(),
+            names: Names::new(),
             unsettled: AtomicBool::new(false),
             told: AtomicU64::new(0),
         }
@@ -129,10 +129,10 @@ impl KernelCache {
                  points are served, and asks for each every time"
             );
         }
-        self.notices.start(notifier.clone())?;
         if self.sharing != Sharing::Alone {
-            self.names.start(notifier.clone())?;
+            self.names.start(&notifier)?;
         }
+        self.notices.start(notifier.clone())?;
         *self.connection.write() = Some(Connection { notifier, device, has_epochs });
         Ok(())
     }

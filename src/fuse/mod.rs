@@ -23,6 +23,7 @@ mod flusher;
 mod kernel_cache;
 mod lock_flags;
 pub mod mount;
+mod names;
 mod notices;
 mod opens;
 mod pending;

@@ -201,7 +201,7 @@ fn begin(
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
         };
-        let sharing = match source.cache_ttl() {
+        let sharing = match source.kernel_ttl() {
             Some(ttl) => Sharing::Hosts(ttl),
             None if mount_points.len() > 1 => Sharing::Several,
             None => Sharing::Alone,
@@ -218,7 +218,7 @@ fn begin(
             requests: AtomicU64::new(0),
             handles: AtomicU64::new(0),
         });
-        if source.cache_ttl().is_some() {
+        if source.kernel_ttl().is_some() {
             let session = shared.namespace.session();
             shared
                 .namespace

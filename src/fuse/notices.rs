@@ -7,8 +7,6 @@
 //! pages that are being read, so nobody waits for that.
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
@@ -18,7 +16,7 @@ use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 
 use crate::ambient;
-use crate::document::{Ino, Name};
+use crate::document::Ino;
 
 /// Sends notices.
 pub(super) struct Notices {
@@ -33,10 +31,6 @@ enum Notice {
     Attributes(Ino, Sender<()>),
     /// The bytes have changed.
     Content(Ino),
-    /// A directory was moved away from this name, or to it.
-    Name(Ino, Name),
-    /// Somebody waits until all that was sent before is told.
-    Settled(Sender<()>),
 }
 
 /// Nobody waits longer for the kernel to take a notice.
@@ -69,15 +63,6 @@ impl Notices {
                         content.lock().remove(&ino); // First, so that a change from here on is told again.
                         tell(ino, 0);
                     }
-                    Notice::Name(directory, name) => {
-                        let name = OsStr::from_bytes(name.as_bytes());
-                        if let Err(error) = notifier.inval_entry(INodeNo(directory.0), name) {
-                            log::debug!("the kernel was not told of a name in inode {directory}: {error}");
-                        }
-                    }
-                    Notice::Settled(told) => {
-                        let _ = told.send(()); // Who has given up waiting need not know.
-                    }
                 }
             }
         };
@@ -98,19 +83,6 @@ impl Notices {
     pub(super) fn content(&self, ino: Ino) {
         if self.content.lock().insert(ino) {
             self.send(Notice::Content(ino));
-        }
-    }
-
-    /// Tells the kernel soon to let go of a name in `directory`.
-    pub(super) fn name(&self, directory: Ino, name: Name) {
-        self.send(Notice::Name(directory, name));
-    }
-
-    /// Waits until what was sent so far is told, or for that long.
-    pub(super) fn settle(&self, longest: Duration) {
-        let (told, wait) = mpsc::channel();
-        if self.send(Notice::Settled(told)) {
-            let _ = wait.recv_timeout(longest); // That it takes longer is in docs/semantics.md.
         }
     }
 

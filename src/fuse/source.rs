@@ -37,6 +37,12 @@ pub enum Source {
     },
 }
 
+/// For how long documents are remembered here, and what the kernel makes of them there. The one time comes after the
+/// other: the kernel may be told at the end of the first. A tenth of all is for the way.
+fn shares(cache_ttl: Duration) -> [Duration; 2] {
+    [cache_ttl / 2, cache_ttl * 2 / 5]
+}
+
 /// A source that is open.
 pub(super) enum OpenSource {
     Owned {
@@ -47,7 +53,7 @@ pub(super) enum OpenSource {
         store: Arc<CachedStore>,
         volume: Volume,
         contents: Contents,
-        cache_ttl: Duration,
+        kernel_ttl: Duration,
         lock_servers: Option<Arc<Servers>>,
     },
 }
@@ -70,15 +76,10 @@ impl Source {
             }
             Self::Engine { url, options, cache_ttl, lock_servers } => {
                 let (engine, volume) = engine::open(url, options.clone())?;
-                let store = Arc::new(CachedStore::new(engine, tuning.document_cache_bytes, *cache_ttl)?);
+                let [memory_ttl, kernel_ttl] = shares(*cache_ttl);
+                let store = Arc::new(CachedStore::new(engine, tuning.document_cache_bytes, memory_ttl)?);
                 let contents = Contents::shared(Arc::clone(&store) as _, &volume, options.patience)?;
-                OpenSource::Shared {
-                    store,
-                    volume,
-                    contents,
-                    cache_ttl: *cache_ttl,
-                    lock_servers: lock_servers.clone(),
-                }
+                OpenSource::Shared { store, volume, contents, kernel_ttl, lock_servers: lock_servers.clone() }
             }
         })
     }
@@ -92,11 +93,11 @@ impl OpenSource {
         }
     }
 
-    /// For how long others' changes may stay unseen; none if nobody else changes anything.
-    pub(super) fn cache_ttl(&self) -> Option<Duration> {
+    /// For how long the kernel may keep what others may have changed; none if nobody else changes anything.
+    pub(super) fn kernel_ttl(&self) -> Option<Duration> {
         match self {
             Self::Owned { .. } => None,
-            Self::Shared { cache_ttl, .. } => Some(*cache_ttl),
+            Self::Shared { kernel_ttl, .. } => Some(*kernel_ttl),
         }
     }
 

@@ -4,7 +4,9 @@
 //!
 //! What is hard: an answer that does not come says nothing of the change. So nobody concludes anything from it: the cell is
 //! read again, and the decision is made again on what is there. A decision therefore has to know its own work when it sees
-//! it. The pauses are drawn from a hash, not from a random source, so that a seed replays a run.
+//! it; and as a server may show what it loses before it answers, that work is written once more on top of itself
+//! ([`again`]), and the answer to that counts. The pauses are drawn from a hash, not from a random source, so that a seed
+//! replays a run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,13 +82,20 @@ impl Store {
     ) -> Result<Option<StoredCell>, StoreError> {
         let mut pauses = Pauses::new(self, 0, PAUSE_MIN, PAUSE_MAX);
         let (mut failures, mut conflicts) = (0, 0);
+        let mut unanswered = None;
         let mut known = known;
         loop {
             let current = match known.take() {
                 Some(cell) => cell,
                 None => self.read(key)?,
             };
-            let Decision::Write(next) = decide(current.as_ref())? else { return Ok(current) };
+            let next = match decide(current.as_ref())? {
+                Decision::Write(next) => next,
+                Decision::Leave => match again(unanswered.as_ref(), current.as_ref()) {
+                    Some(cell) => Some(cell),
+                    None => return Ok(current),
+                },
+            };
             let expected = current.map(|cell| cell.version);
             let mut was_conflict = false;
             let error = match self.cells.cas(key, expected, next.clone()) {
@@ -94,10 +103,12 @@ impl Store {
                 Err(CasError::Conflict) => {
                     conflicts += 1;
                     was_conflict = true;
+                    unanswered = next;
                     StoreError::Unknown(format!("others changed {key:?} {conflicts} times meanwhile"))
                 }
                 Err(CasError::Unknown(cause)) => {
                     failures += 1;
+                    unanswered = next;
                     StoreError::Unknown(cause)
                 }
                 Err(CasError::Store(error @ StoreError::Engine { .. })) => {
@@ -113,6 +124,12 @@ impl Store {
             if was_conflict { pauses.pause_after_conflict() } else { pauses.pause() }
         }
     }
+}
+
+/// What to write where nothing is left to be done: what was sent and had no answer, if it is there. That nothing is there is
+/// not made certain: a claim that comes back after its operation is a ghost.
+pub(super) fn again(unanswered: Option<&Cell>, current: Option<&StoredCell>) -> Option<Cell> {
+    unanswered.filter(|cell| current.is_some_and(|current| *current.cell == **cell)).cloned()
 }
 
 /// Pauses that grow, each between half of its length and all of it.

@@ -32,9 +32,9 @@ use crate::lock::redlock::{Extender, Settings as RedlockSettings};
 use crate::lock::session::{Heart, Member, Observer};
 use crate::lock::shared::Settings as LockSettings;
 use crate::lock::{Locks, Redlock, SharedLocks};
-use crate::store::cells::documents::DocumentCells;
+use crate::store::cells::documents::cells_of;
 use crate::store::redis::servers::Servers;
-use crate::store::{Commit, CommitError, Range, Store, StoreError, for_each};
+use crate::store::{Commit, CommitError, Intents, Range, Store, StoreError, for_each};
 
 use super::advisory::held::drop_session;
 use super::collect::Collector;
@@ -104,7 +104,8 @@ impl Membership {
         beginning: Beginning<'_>,
     ) -> Result<(Self, Locks), NamespaceError> {
         let Beginning { info, lease, epoch, volume, lock_servers } = beginning;
-        let cells = Arc::new(DocumentCells::new(Arc::clone(store)));
+        let cells = cells_of(store);
+        let per_session = store.intents().map_or(0, Intents::per_session);
         let bell = Bell::new();
         store.listen(Arc::clone(&bell) as _)?;
         let clock = Arc::clone(&bell) as Arc<dyn Clock>;
@@ -122,12 +123,14 @@ impl Membership {
             lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
             heartbeat: 0,
             epoch,
-            intents: 0,
+            intents: per_session,
             operations_below: 0,
             state: SessionState::Joining,
             locks: locks_at.clone(),
         };
-        let (member, ()) = Member::join(cells.clone(), Arc::clone(&clock), document, |_| Ok(()))?;
+        let (member, ()) = Member::join(Arc::clone(&cells), Arc::clone(&clock), document, |session| {
+            store.intents().map_or(Ok(()), |intents| intents.begin(session))
+        })?;
         let member = Arc::new(member);
         let redlock = lock_servers.map(|servers| {
             let settings = RedlockSettings::of_lease(lease);
@@ -222,6 +225,9 @@ impl Membership {
             });
         }
         let left = self.member.leave(&|dead| collect_of(store, collector, dead));
+        if let Some(intents) = store.intents() {
+            intents.end(self.id());
+        }
         if let Some(proof) = &self.proof
             && left.is_ok()
         {

@@ -1,6 +1,6 @@
 //! From names and inode numbers to documents, and from a directory up to the root.
 
-use crate::document::{Document, Entry, Ino, Key, Name, Stored, Version};
+use crate::document::{Document, Entry, Ino, Key, Name, Node, Stored, Version};
 use crate::lock::LockId;
 use crate::store::{Check, NodeRef, StoreError};
 
@@ -53,6 +53,12 @@ impl Namespace {
 
     pub(super) fn live_node(&self, ino: Ino) -> Result<(Version, NodeRef)> {
         self.store.node(ino)?.ok_or(NamespaceError::NotFound)
+    }
+
+    /// The node of an inode that was just changed: as it is now, or as it was `written`. Others may have removed it since,
+    /// and what was done is not to be answered as if it had not been.
+    pub(super) fn node_after(&self, ino: Ino, written: (Version, Node)) -> NodeRef {
+        self.live_node(ino).map_or_else(|_| NodeRef::written(written.0, written.1), |(_, node)| node)
     }
 
     /// The node of an inode that somebody changes, maybe having come by an old name.

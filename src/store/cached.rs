@@ -22,8 +22,8 @@ use quick_cache::sync::{Cache, GuardResult};
 
 use super::embedded::cache::{FIXED_BYTES, weight_bytes};
 use super::{
-    Capabilities, Check, Commit, CommitError, Listener, Notice, Outage, Reader, Scan, ScanItem, Store,
-    StoreCounters, StoreError, Write,
+    Capabilities, Check, Commit, CommitError, Intents, Listener, Notice, Outage, Reader, Scan, ScanItem,
+    Store, StoreCounters, StoreError, Write,
 };
 use crate::ambient;
 use crate::document::{Document, Key, Kind, SessionId, Stored, Version};
@@ -282,6 +282,10 @@ impl Store for CachedStore {
 
     fn outage(&self) -> Option<Outage> {
         self.engine.outage()
+    }
+
+    fn intents(&self) -> Option<&dyn Intents> {
+        self.engine.intents()
     }
 
     fn capabilities(&self) -> Capabilities {

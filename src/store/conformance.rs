@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used)] // A test: an engine that fails has failed it.
 #![allow(clippy::panic)]
 
+mod merges;
 mod threads;
 
 use std::sync::Arc;
 
+use super::intents::settle;
 use super::{Check, Commit, CommitError, Range, Scan, ScanItem, Start, Store, StoreError, for_each};
+use crate::ambient::{Clock, SystemClock};
 use crate::document::{
     AdvisoryFamily, AdvisoryLock, AdvisoryRecord, Body, Chunk, Content, ContentPlace, Directory, Document,
     Entry, EntryPosition, FileKind, Ino, Key, Kind, LockClaim, LockMode, LockRecord, Locking, Name, Node,
@@ -20,15 +23,17 @@ pub type Factory<'a> = &'a dyn Fn() -> Box<dyn Store>;
 
 type Test = fn(&dyn Store);
 
-const IN_ONE_THREAD: [(&str, Test); 16] = [
+const IN_ONE_THREAD: [(&str, Test); 18] = [
     ("what was put is got", put_and_get),
     ("versions change at every write and never go back", versions_grow),
     ("all that a commit writes has the version that it returns", one_version_a_commit),
     ("a failed check changes nothing", all_or_nothing),
     ("each kind of check", checks),
     ("a commit of checks alone, and one that locks cover", checks_alone),
-    ("merges commute and count", merges),
-    ("a merge into nothing conflicts", merge_into_nothing),
+    ("entries that locks cover are checked", covered_entries),
+    ("merges commute and count", merges::commute),
+    ("a merge into nothing conflicts", merges::into_nothing),
+    ("of two commits that count off one entry the second conflicts", merges::counted_off_twice),
     ("a directory is scanned in the order of positions, in pages", scan_directory),
     ("ranges end where they should", ranges_are_separate),
     ("several documents are got at once", get_many),
@@ -70,7 +75,8 @@ fn run_all(factory: Factory<'_>, tests: &[(&str, Test)]) {
     }
 }
 
-pub(crate) fn directory(children: u64) -> Document {
+/// The node of a directory with so many entries.
+pub fn directory(children: u64) -> Document {
     let t = Timestamp { sec: 1, nsec: 0 };
     Document::Node(Node {
         mode: 0o755,
@@ -215,6 +221,28 @@ fn checks_alone(store: &dyn Store) {
     }
 }
 
+/// A session that renames checks the entries above, which its locks cover, beside what it writes.
+fn covered_entries(store: &dyn Store) {
+    let id = SessionId(u64::MAX - 5);
+    put(store, Key::Session(id), session(SessionState::Live));
+    if let Some(intents) = store.intents() {
+        intents.begin(id).unwrap();
+    }
+    let keys = ["a", "b"].map(|text| Key::Entry(Ino(1), name(text)));
+    let [a, b] = keys.each_ref().map(|key| put(store, key.clone(), entry(2)));
+    let commit = |versions: [Version; 2]| {
+        let checks = keys.iter().cloned().zip(versions).map(|(key, version)| Check::Version(key, version));
+        Commit { checks: checks.collect(), covered: true, ..Commit::new() }.put(node(1), directory(0)).by(id)
+    };
+    let made = store.commit(&commit([a, b])).unwrap();
+    for stale in [[Version(a.0 + 1000), b], [a, Version(b.0 + 1000)]] {
+        assert!(keys.contains(&conflict(store.commit(&commit(stale)))));
+    }
+    assert_eq!(store.node(Ino(1)).unwrap().unwrap().0, made, "a refused commit changed something");
+    store.commit(&Commit::new().delete(keys[1].clone())).unwrap();
+    assert!(keys.contains(&conflict(store.commit(&commit([a, b])))));
+}
+
 fn many_documents(store: &dyn Store) {
     const MANY: u64 = 100;
     put(store, node(MANY), directory(7));
@@ -226,31 +254,6 @@ fn many_documents(store: &dyn Store) {
     let page = store.scan(&Scan { range: Range::All(Kind::Node), start: Start::First, limit: 1000 }).unwrap();
     assert_eq!(keys(&page), (0..MANY).map(node).collect::<Vec<_>>());
     assert_eq!(conflict(store.commit(&all)), node(0));
-}
-
-fn merges(store: &dyn Store) {
-    let seen = put(store, node(1), directory(0));
-    let later = Timestamp { sec: 9, nsec: 0 };
-    let earlier = Timestamp { sec: 5, nsec: 0 };
-    store.commit(&Commit::new().merge(node(1), NodeDelta::entries_changed(1, 1, later))).unwrap();
-    store.commit(&Commit::new().merge(node(1), NodeDelta::entries_changed(2, 0, earlier))).unwrap();
-    let (version, now) = store.node(Ino(1)).unwrap().unwrap();
-    assert_eq!((now.directory().unwrap().children, now.nlink, now.mtime), (3, 3, earlier));
-    assert!(version > seen);
-    // Who saw it empty conflicts with every merge since.
-    assert_eq!(conflict(store.commit(&Commit::new().at(node(1), seen).delete(node(1)))), node(1));
-    // A merge that does not fit is refused, and changes nothing.
-    let bad = Commit::new().merge(node(1), NodeDelta { children: -9, ..NodeDelta::default() });
-    assert!(store.commit(&bad).is_err());
-    assert_eq!(store.node(Ino(1)).unwrap().unwrap().0, version);
-}
-
-fn merge_into_nothing(store: &dyn Store) {
-    let commit = Commit::new()
-        .put(node(2), directory(0))
-        .merge(node(1), NodeDelta::entries_changed(1, 0, Timestamp::default()));
-    assert_eq!(conflict(store.commit(&commit)), node(1));
-    assert_eq!(store.get(&node(2)).unwrap(), None);
 }
 
 fn keys(page: &[ScanItem]) -> Vec<Key> {
@@ -444,6 +447,15 @@ fn only_the_live_change(store: &dyn Store) {
     let change = || store.commit(&Commit::new().put(node(1), directory(1)).by(id));
     let refused = || matches!(change(), Err(CommitError::Store(StoreError::Fenced)));
     assert!(refused(), "a session that does not exist");
+    if let Some(intents) = store.intents() {
+        // There a session can change something as long as its intents are not sealed.
+        intents.begin(id).unwrap();
+        change().unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        settle(&intents.cells(), &clock, id, intents.per_session()).unwrap();
+        assert!(refused(), "sealed");
+        return;
+    }
     for state in [SessionState::Joining, SessionState::Fenced, SessionState::Recovered] {
         put(store, Key::Session(id), session(state));
         assert!(refused(), "{state:?}");

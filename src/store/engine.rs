@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::postgres::{self, PostgresStore};
-use super::{Commit, Store, StoreError, redis};
+use super::{Commit, Store, StoreError, opensearch, redis};
 use crate::document::{Document, Key, Volume};
 
 /// How an engine is used.
@@ -33,7 +33,10 @@ impl std::fmt::Debug for EngineOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// No engine has this scheme.
-    #[error("{0}: no such kind of store; there are directories, postgres://, redis:// and rediss://")]
+    #[error(
+        "{0}: no such kind of store; there are directories, postgres://, redis://, rediss://, opensearch+http(s):// and \
+             elasticsearch+http(s)://"
+    )]
     Scheme(String),
     /// A URL that PostgreSQL does not understand.
     #[error(transparent)]
@@ -44,6 +47,9 @@ pub enum EngineError {
     /// Redis's.
     #[error(transparent)]
     Redis(#[from] redis::OpenError),
+    /// OpenSearch's or Elasticsearch's.
+    #[error(transparent)]
+    OpenSearch(#[from] opensearch::OpenError),
 }
 
 /// Whether the text names a volume on a shared engine: a URL, and no path.
@@ -84,6 +90,7 @@ pub fn open(url: &str, options: EngineOptions) -> Result<(Arc<dyn Store>, Volume
             let (store, volume) = redis::open(url, options.into())?;
             Ok((Arc::new(store), volume))
         }
+        Engine::OpenSearch => Ok(opensearch::open(url, &options.into())?),
     }
 }
 
@@ -95,6 +102,7 @@ pub fn format(url: &str, options: EngineOptions, commit: &Commit) -> Result<(), 
     match scheme(url)? {
         Engine::Postgres => PostgresStore::format(target(url, options)?, commit)?.close(),
         Engine::Redis => drop(redis::format(url, options.into(), commit)?),
+        Engine::OpenSearch => drop(opensearch::format(url, &options.into(), commit)?),
     }
     Ok(())
 }
@@ -102,12 +110,16 @@ pub fn format(url: &str, options: EngineOptions, commit: &Commit) -> Result<(), 
 enum Engine {
     Postgres,
     Redis,
+    OpenSearch,
 }
 
 fn scheme(url: &str) -> Result<Engine, EngineError> {
     match url.split_once("://").map_or("", |(scheme, _)| scheme) {
         "postgres" | "postgresql" => Ok(Engine::Postgres),
         "redis" | "rediss" | "valkey" | "valkeys" => Ok(Engine::Redis),
+        "opensearch+http" | "opensearch+https" | "elasticsearch+http" | "elasticsearch+https" => {
+            Ok(Engine::OpenSearch)
+        }
         _ => Err(EngineError::Scheme(without_password(url).0)),
     }
 }
@@ -127,6 +139,13 @@ impl From<EngineOptions> for redis::Options {
     fn from(options: EngineOptions) -> Self {
         let EngineOptions { password, allow_volatile, patience } = options;
         Self { password, allow_volatile, patience, ..Self::default() }
+    }
+}
+
+impl From<EngineOptions> for opensearch::Options {
+    fn from(options: EngineOptions) -> Self {
+        let EngineOptions { password, allow_volatile, patience } = options;
+        Self { password, allow_weak: allow_volatile, patience }
     }
 }
 

@@ -142,7 +142,7 @@ impl Store for MemoryStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { snapshots: true, one_version: true, shared: true }
+        Capabilities { snapshots: true, one_version: true, shared: true, notices: true }
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {

@@ -17,6 +17,7 @@ pub mod embedded;
 pub mod engine;
 pub mod intents;
 pub mod memory;
+pub mod opensearch;
 mod outage;
 pub mod postgres;
 pub mod redis;
@@ -26,6 +27,7 @@ mod stopped;
 use std::io;
 use std::sync::Arc;
 
+use self::cells::Cells;
 use crate::document::codec::CodecError;
 use crate::document::{Document, Ino, Key, Node, SessionId, Stored, Version};
 
@@ -124,6 +126,25 @@ pub trait Reader: Send + Sync {
     }
 }
 
+/// What a store that has no snapshots gives in their place: the present at each read.
+impl<R: Reader + ?Sized> Reader for &R {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        (**self).get(key)
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
+        (**self).get_many(keys)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        (**self).scan(scan)
+    }
+
+    fn scan_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        (**self).scan_keys(scan)
+    }
+}
+
 /// A key of a page with its document, or with what is wrong with it.
 pub type ScanItem = (Key, Result<Stored, StoreError>);
 
@@ -134,6 +155,11 @@ pub struct NodeRef(Stored);
 impl NodeRef {
     fn new(stored: Stored) -> Option<Self> {
         matches!(*stored.document, Document::Node(_)).then_some(Self(stored))
+    }
+
+    /// The node as a commit has written it, which returned `version`.
+    pub fn written(version: Version, node: Node) -> Self {
+        Self(Stored { version, document: Document::Node(node).into() })
     }
 
     /// The version of the document.
@@ -152,7 +178,7 @@ impl NodeRef {
     pub fn changed(&self, change: impl FnOnce(&mut Node)) -> Self {
         let mut node = (**self).clone();
         change(&mut node);
-        Self(Stored { version: self.0.version, document: Document::Node(node).into() })
+        Self::written(self.0.version, node)
     }
 }
 
@@ -193,8 +219,10 @@ pub struct Capabilities {
     pub snapshots: bool,
     /// All documents of a commit have the version that it returns; else only that of a commit of one document is told.
     pub one_version: bool,
-    /// Other processes change the same documents: [`Commit::session`] is checked, and [`Store::listen`] tells of changes.
+    /// Other processes change the same documents: [`Commit::session`] is checked.
     pub shared: bool,
+    /// [`Store::listen`] tells of changes.
+    pub notices: bool,
 }
 
 /// What a store that others change as well tells of their changes.
@@ -216,6 +244,25 @@ pub trait Listener: Send + Sync {
     /// Called by a thread of the store's, soon after each change of others (and of one's own), in no order that means
     /// anything. Must not call the store.
     fn notice(&self, notice: Notice);
+}
+
+/// What sessions need of a store that makes its commits out of intents.
+pub trait Intents: Send + Sync {
+    /// What is changed one by one: session and lock documents are, beside the intents.
+    fn cells(&self) -> Arc<dyn Cells>;
+
+    /// How many intents a session makes before it lives.
+    fn per_session(&self) -> u16;
+
+    /// Makes those of a session that is joining. Its commits are made with them from here on, which it may not ask for
+    /// before it has seen itself become live.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`] if it was declared dead meanwhile; else as the engine fails.
+    fn begin(&self, session: SessionId) -> Result<(), StoreError>;
+
+    /// Forgets those of a session that makes no further commit.
+    fn end(&self, session: SessionId);
 }
 
 /// A store of documents.
@@ -270,6 +317,11 @@ pub trait Store: Reader {
 
     /// The outage of this moment, if the engine is on another host and does not answer. Asks nobody.
     fn outage(&self) -> Option<Outage> {
+        None
+    }
+
+    /// The cells and the intents under it, if the engine changes one document at a time.
+    fn intents(&self) -> Option<&dyn Intents> {
         None
     }
 

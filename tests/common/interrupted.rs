@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -23,6 +23,13 @@ fn waiting(root: &Path) -> usize {
     let Ok(text) = fs::read(root.join(".lockwood/locks/%2Fd")) else { return 0 };
     let document: Value = serde_json::from_slice(&text).expect("a lock document");
     document["waiters"].as_array().map_or(0, Vec::len)
+}
+
+/// A `mv` that waits, and that signals do to what they do by default: a job in the background inherits that `^C` is ignored.
+fn mv(root: &Path) -> Child {
+    let mut command = Command::new("env");
+    command.args(["--default-signal", "mv"]).args([root.join("d/f"), root.join("d/g")]);
+    command.spawn().expect("mv")
 }
 
 /// Renames at `there` wait for a lock that is held through `here`, and end by a signal; nothing of them is left.
@@ -44,7 +51,7 @@ pub(crate) fn renames_end(here: &Path, there: &Path) {
     assert_eq!(waiting(there), 0);
     // `^C`, and `kill -9`: the process is gone.
     for deadly in [Signal::INT, Signal::KILL] {
-        let mut mv = Command::new("mv").args([there.join("d/f"), there.join("d/g")]).spawn().expect("mv");
+        let mut mv = mv(there);
         until("it waits", || waiting(there) == 1);
         let begun = monotonic();
         signal(mv.id(), deadly);
@@ -54,7 +61,7 @@ pub(crate) fn renames_end(here: &Path, there: &Path) {
         assert_eq!(waiting(there), 0);
     }
     // `^Z` ends no rename: mv(1) has nothing to say of it but that it failed.
-    let mut mv = Command::new("mv").args([there.join("d/f"), there.join("d/g")]).spawn().expect("mv");
+    let mut mv = mv(there);
     until("it waits", || waiting(there) == 1);
     signal(mv.id(), Signal::TSTP);
     std::thread::sleep(Duration::from_millis(300));

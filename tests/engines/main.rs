@@ -10,6 +10,8 @@ mod advisory;
 mod contents;
 mod kept;
 mod opens;
+mod opensearch;
+mod opensearch_server;
 mod postgres;
 mod recovery;
 #[allow(dead_code, reason = "its other users need the rest")]

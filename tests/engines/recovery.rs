@@ -23,14 +23,14 @@ use crate::redis_server::RedisServer;
 const LEASE: Duration = Duration::from_secs(2);
 
 /// A volume that one daemon has mounted, so that nobody recovers what it leaves.
-struct Lonely {
+pub(crate) struct Lonely {
     url: String,
     dir: TempDir,
     daemons: Vec<u32>,
 }
 
 impl Lonely {
-    fn mounted(url: String) -> Option<Self> {
+    pub(crate) fn mounted(url: String) -> Option<Self> {
         if !can_mount() {
             return None;
         }
@@ -182,7 +182,7 @@ fn assert_everything_was_let_go(report: &Value, session: &str) {
 }
 
 /// A host that dies, one that stands still and one that lives.
-fn recover_by_url(mut lonely: Lonely) {
+pub(crate) fn recover_by_url(mut lonely: Lonely) {
     // It lives: left alone, and said so.
     let session = lonely.session();
     let words = lonely.recover(&[]).ok();
@@ -225,7 +225,7 @@ fn recover_by_url(mut lonely: Lonely) {
 }
 
 /// Sessions that live are fenced, by their id and by what they hold.
-fn break_by_url(mut lonely: Lonely) {
+pub(crate) fn break_by_url(mut lonely: Lonely) {
     let session = lonely.session();
     let left = hold_everything(&lonely);
     // Nothing is done unless it is said clearly.

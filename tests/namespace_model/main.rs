@@ -8,6 +8,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may stop at what it does not expect")]
 #![allow(clippy::disallowed_methods, reason = "a server is waited for in real time")]
 
+#[path = "../engines/opensearch_server.rs"]
+mod opensearch_server;
 #[path = "../common/postgres.rs"]
 #[allow(dead_code, reason = "its other users need the rest")]
 mod postgres;
@@ -25,6 +27,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 
 use lockwood::document::Locking;
 
+use opensearch_server::OpenSearchServer;
 use postgres::PostgresServer;
 use redis_server::RedisServer;
 use reference::{Body, Id, ROOT, Reference};
@@ -163,15 +166,15 @@ fn run(
 }
 
 fn compare_random_sequences(locking: Locking, place: Place) {
-    compare_over(locking, place, None);
+    compare_over(locking, place, None, 1);
 }
 
-/// In memory; or in volumes of a server, each under a URL that `volumes` makes of a name.
-fn compare_over(locking: Locking, place: Place, volumes: Option<&dyn Fn(&str) -> String>) {
+/// In memory; or in volumes of a server, each under a URL that `volumes` makes of a name. What is so many times slower than
+/// memory gets so many times fewer sequences.
+fn compare_over(locking: Locking, place: Place, volumes: Option<&dyn Fn(&str) -> String>, slowness: u32) {
     let seed = from_env("LOCKWOOD_SEED", SEED);
     let cases = u32::try_from(from_env("LOCKWOOD_CASES", CASES.into())).unwrap();
-    // A change that reaches a disk takes its time.
-    let cases = if matches!(place, Place::Objects) || volumes.is_some() { cases / 4 + 1 } else { cases };
+    let cases = if slowness > 1 { cases / slowness + 1 } else { cases };
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 4000, ..Config::default() };
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -224,17 +227,23 @@ fn over_chunks_the_namespace_does_what_the_reference_does() {
 /// Each object is synced, so there are fewer sequences.
 #[test]
 fn over_objects_the_namespace_does_what_the_reference_does() {
-    compare_random_sequences(Locking::Tree, Place::Objects);
+    compare_over(Locking::Tree, Place::Objects, None, 4);
 }
 
 #[test]
 fn over_redis_the_namespace_does_what_the_reference_does() {
     let Some(server) = RedisServer::start() else { return };
-    compare_over(Locking::Tree, Place::Chunks, Some(&|volume| server.url(volume)));
+    compare_over(Locking::Tree, Place::Chunks, Some(&|volume| server.url(volume)), 4);
 }
 
 #[test]
 fn over_postgres_the_namespace_does_what_the_reference_does() {
     let Some(server) = PostgresServer::start() else { return };
-    compare_over(Locking::Tree, Place::Chunks, Some(&|volume| server.url(volume)));
+    compare_over(Locking::Tree, Place::Chunks, Some(&|volume| server.url(volume)), 4);
+}
+
+#[test]
+fn over_opensearch_the_namespace_does_what_the_reference_does() {
+    let Some(server) = OpenSearchServer::start() else { return };
+    compare_over(Locking::Tree, Place::Chunks, Some(&|volume| server.url(volume)), 33);
 }

@@ -18,7 +18,7 @@ use crate::ambient;
 use crate::cli::Failure;
 use crate::cli::args::{Lock, ModeArgument};
 use crate::cli::target::{control_path, mount_of};
-use crate::fuse::control::{HoldAnswer, HoldRequest};
+use crate::fuse::control::{HoldAnswer, HoldRequest, RELEASE};
 use crate::lock::{LockId, Mode};
 
 /// The lock was not free in time (EX_TEMPFAIL of sysexits.h).
@@ -58,10 +58,11 @@ pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
         Ok(child) => attend(child)?,
         Err(error) => {
             eprintln!("lockwood: {}: {error}", program.display());
+            vigil.end();
             return Ok(ExitCode::from(EXIT_NOT_FOUND));
         }
     };
-    // The lock is held until here: it ends when the control file is closed.
+    // The lock is held until here.
     if vigil.end() {
         return Ok(ExitCode::from(EXIT_LOST));
     }
@@ -88,6 +89,9 @@ impl Vigil {
                     lost = true;
                 }
                 if ends {
+                    // Whoever waits for this command finds the lock free. Where it cannot be written, the mount is gone, and
+                    // with it the lock.
+                    let _ = control.write_at(RELEASE, 0);
                     return lost;
                 }
             }

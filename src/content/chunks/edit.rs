@@ -122,9 +122,26 @@ impl ChunkFile {
         Ok(())
     }
 
-    /// Changes the chunks of `pieces` as `edit` says, in one commit. With `guess`, what is probably there is not read
-    /// first; then `edit` must not keep anything. With `under`, only if the node has that version.
+    /// Changes the chunks of `pieces` as `edit` says: in one commit, or in one each where only the version of a commit of
+    /// one document is told. With `guess`, what is probably there is not read first; then `edit` must not keep anything.
+    /// With `under`, only if the node has that version.
     pub(super) fn edit(
+        &self,
+        pieces: &[Piece],
+        guess: bool,
+        under: Option<Version>,
+        edit: impl Fn(Piece, Option<&Arc<[u8]>>) -> Edit,
+    ) -> Result<(), ContentError> {
+        let at_once = if self.tells_all_versions() { pieces.len().max(1) } else { 1 };
+        pieces.chunks(at_once).try_for_each(|some| self.edit_at_once(some, guess, under, &edit))
+    }
+
+    /// Whether all documents of a commit have the version that it returns.
+    pub(super) fn tells_all_versions(&self) -> bool {
+        self.store().capabilities().one_version
+    }
+
+    fn edit_at_once(
         &self,
         pieces: &[Piece],
         guess: bool,
@@ -198,13 +215,15 @@ impl ChunkFile {
                 return Err(error);
             }
         };
-        let written = self.made(planned, version);
+        let told = (self.tells_all_versions() || commit.writes.len() == 1).then_some(version);
+        let written = self.made(planned, told);
         self.state.lock().written.extend(written);
         Ok(())
     }
 
-    /// Notes what was written, and returns the chunks with their versions.
-    pub(super) fn made(&self, planned: Planned, version: Version) -> Vec<(u64, Option<Version>)> {
+    /// Notes what was written, and returns the chunks with their versions; without their version, the last, nothing is
+    /// remembered of their bytes, and a chunk that is there is none that can be checked.
+    pub(super) fn made(&self, planned: Planned, version: Option<Version>) -> Vec<(u64, Option<Version>)> {
         let mut state = self.state.lock();
         state.tally.change += planned.change;
         let mut replaced = Vec::new();
@@ -214,12 +233,14 @@ impl ChunkFile {
                 state.absent_from = index + 1;
             }
             replaced.extend(before);
-            let there = bytes.is_some().then_some(version);
-            self.chunks.shared.cache.wrote(
-                self.ino.0,
-                index,
-                bytes.map(|bytes| Held { version, bytes, object }),
-            );
+            let there = version.filter(|_| bytes.is_some());
+            match (bytes, version) {
+                (Some(_), None) => self.chunks.shared.cache.forget(self.ino.0, index),
+                (bytes, version) => {
+                    let held = bytes.zip(version).map(|(bytes, version)| Held { version, bytes, object });
+                    self.chunks.shared.cache.wrote(self.ino.0, index, held);
+                }
+            }
             (index, there)
         };
         let noted = planned.written.into_iter().map(note).collect();

@@ -286,7 +286,7 @@ impl ChunkFile {
     pub fn named(&self, version: Version) {
         let staged = self.state.lock().staged.take();
         if let Some(staged) = staged {
-            self.made(staged, version);
+            self.made(staged, self.tells_all_versions().then_some(version));
         }
         let mut state = self.state.lock();
         state.written.clear();

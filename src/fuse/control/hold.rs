@@ -3,9 +3,10 @@
 //! A request of one line of JSON is written to the open file. The write returns when the lock is held, and fails with
 //! EBUSY when it was not free in time, with EINTR when its process was sent a signal; reading the file then says what is
 //! held, or what was in the way. The lock is tied to the open file, so it ends with the process that holds it, however that
-//! ends. If somebody breaks it before, reading the file says so.
+//! ends. If somebody breaks it before, reading the file says so. Linux does not wait for the end of an open file: who wants
+//! to know that the lock is free writes [`RELEASE`] first.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use fuser::{Errno, FileHandle, ReplyWrite};
@@ -47,6 +48,13 @@ pub enum HoldAnswer {
     Lost(String),
 }
 
+/// Written to the file, it gives the lock back; the write returns when that is done, or when the store has not answered for
+/// [`RELEASE_WAIT`]: it goes on then.
+pub const RELEASE: &[u8] = b"\"release\"";
+
+/// Nobody waits longer until a lock is given back.
+const RELEASE_WAIT: Duration = Duration::from_secs(1);
+
 /// What a file shows whose lock was broken.
 pub(super) fn lost(why: &LockError) -> Arc<[u8]> {
     serde_json::to_vec(&HoldAnswer::Lost(why.to_string())).unwrap_or_default().into()
@@ -57,6 +65,9 @@ const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Serves a write to the file.
 pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: &[u8], reply: ReplyWrite) {
+    if data == RELEASE {
+        return release(shared, fh, reply);
+    }
     let request: HoldRequest = match serde_json::from_slice(data) {
         Ok(request) => request,
         Err(_) => return reply.error(Errno::EINVAL),
@@ -87,6 +98,25 @@ pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: 
     if !accepted && let Some(reply) = reply.lock().take() {
         reply.error(Errno::EBUSY);
     }
+}
+
+fn release(shared: &Shared, fh: FileHandle, reply: ReplyWrite) {
+    let guard = match shared.control.handles.lock().get_mut(&fh.0) {
+        None => return reply.error(Errno::EBADF),
+        Some(handle) => {
+            handle.bytes = Arc::default();
+            handle.guard.take()
+        }
+    };
+    let (done, wait) = mpsc::channel();
+    shared.waiting.run_somewhere(move || {
+        drop(guard);
+        let _ = done.send(()); // Who has given up waiting need not know.
+    });
+    if wait.recv_timeout(RELEASE_WAIT).is_err() {
+        log::debug!("a lock is not given back yet");
+    }
+    reply.written(RELEASE.len() as u32);
 }
 
 fn hold(shared: &Shared, caller: Caller, request: &HoldRequest, patience: Patience<'_>) -> Result<LockGuard> {

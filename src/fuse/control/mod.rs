@@ -44,7 +44,7 @@ use crate::lock::LockGuard;
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
 
 pub use breaking::{BreakAnswer, BreakReport, BreakRequest, FencedSession};
-pub use hold::{HoldAnswer, HoldRequest};
+pub use hold::{HoldAnswer, HoldRequest, RELEASE};
 pub use nodes::file_name;
 use nodes::{ControlNode, FIRST_INO};
 pub use texts::{SessionText, Status, document_json};

@@ -16,7 +16,7 @@ use crate::ambient::Clock;
 use crate::document::{Document, Kind, Session, SessionId, SessionState, SlotState};
 use crate::lock::change::{Decision, Store};
 use crate::lock::shared::claims;
-use crate::store::cells::{Cell, CellKey, Cells, Listed, MarkedDocument, StoredCell};
+use crate::store::cells::{Cell, CellKey, Cells, Change, Listed, MarkedDocument, StoredCell};
 use crate::store::intents::{self, Settled};
 use crate::store::{Range, Scan, Start, StoreError};
 
@@ -207,12 +207,18 @@ impl Recoverer {
     }
 
     fn delete_slots(&self, slots: &[CellKey]) -> Result<(), StoreError> {
-        for slot in slots {
+        let found = self.store.insist(|| self.store.cells.read_many(slots))?;
+        let there = slots.iter().zip(found).filter_map(|(key, found)| {
+            Some(Change { key: key.clone(), expected: Some(found?.version), cell: None, awaited: false })
+        });
+        let changes: Vec<_> = there.collect();
+        let answers = self.store.cells.cas_each(&changes);
+        for (slot, _) in changes.iter().zip(answers).filter(|(_, answer)| answer.is_err()) {
             let gone = |found: Option<&StoredCell>| match found {
                 Some(_) => Ok(Decision::Write(None)),
                 None => Ok(Decision::Leave),
             };
-            self.store.change(slot, None, gone)?;
+            self.store.change(&slot.key, None, gone)?;
         }
         Ok(())
     }

@@ -1,16 +1,18 @@
-//! Taking and releasing a whole lock set in one request, where the store changes several documents at one instant.
+//! Taking and releasing a whole lock set in one request: at one instant where the store can, else each by itself.
 //!
 //! Imports the documents of the layer and `store::cells`. It is a short cut and no more: whenever a lock is not free, or
 //! others change one of the documents at the same time, the locks are taken and released one after the other.
 //!
 //! What is hard: to read the documents first would double the price. Lock documents are there only while somebody holds
 //! or waits, so what is asked for is probably absent. That is tried first, unless the last try has met others; the commit
-//! checks it. A set that is taken at once waits for nobody, so it needs no order, and cannot be part of a circle.
+//! checks it. A set that is taken at once waits for nobody, so it needs no order, and cannot be part of a circle. Where each
+//! is taken by itself some may be and others not, and a request whose answer was lost may take one later. So those are let
+//! go of, and the operation ends; another one takes its place, which takes them in order.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::claims::{in_cell, is_own, now_ns};
+use super::claims::{in_cell, is_own, now_ns, take_out};
 use super::guard::Held;
 use super::record::{Removed, ask, remove};
 use super::{Refusal, SharedGuard, SharedLocks, Wanted};
@@ -31,6 +33,9 @@ pub(super) enum AtOnce {
     No(Option<Vec<Option<StoredCell>>>),
     /// No answer came: they may be held, or may come to be.
     Unknown,
+    /// Some were taken, or may come to be, in the name of this operation. It must end before any of them is waited for, or
+    /// one that is taken too late would be held out of order; when it has ended what is left of it are ghosts.
+    Partly,
 }
 
 impl SharedLocks {
@@ -43,13 +48,14 @@ impl SharedLocks {
         purpose: &Arc<str>,
         guard: &mut SharedGuard,
     ) -> Result<AtOnce, Refusal> {
-        if !self.store.cells.changes_several() {
-            return Ok(AtOnce::No(None));
-        }
         let mut uses = Vec::new();
         let documents: Vec<&Wanted> =
             wanted.iter().filter(|wanted| !self.begin_use(wanted, &mut uses)).collect();
-        let taken = self.take_documents_at_once(&documents, purpose, guard);
+        let taken = if self.store.cells.changes_several() {
+            self.take_documents_at_once(&documents, purpose, guard)
+        } else {
+            self.take_each(&documents, purpose, guard)
+        };
         match taken {
             Ok(AtOnce::Taken) => guard.uses = uses,
             _ => self.end_uses(&mut uses),
@@ -106,6 +112,70 @@ impl SharedLocks {
             }
         }
         Ok(AtOnce::No(found))
+    }
+
+    /// The same where each is taken by itself: all of them, or those that were taken are given back.
+    fn take_each(
+        &self,
+        documents: &[&Wanted],
+        purpose: &Arc<str>,
+        guard: &mut SharedGuard,
+    ) -> Result<AtOnce, Refusal> {
+        // Alone it is no better than without this.
+        if documents.len() < 2 {
+            return Ok(AtOnce::No(None));
+        }
+        let keys: Vec<CellKey> = documents.iter().map(|wanted| wanted.key.clone()).collect();
+        let mut found = None;
+        let cells = if self.met_others.load(Relaxed) {
+            let read = self.store.insist(|| self.store.cells.read_many(&keys))?;
+            self.met_others.store(read.iter().any(Option::is_some), Relaxed);
+            found = Some(read.clone());
+            read
+        } else {
+            vec![None; keys.len()]
+        };
+        let Some(changes) = self.with_claims(documents, cells, purpose, guard.op())? else {
+            return Ok(AtOnce::No(found));
+        };
+        let answers = self.store.cells.cas_each(&changes);
+        let all = answers.iter().all(Result::is_ok);
+        for ((change, wanted), answer) in changes.into_iter().zip(documents).zip(answers) {
+            let known = match (answer, change.cell) {
+                (Err(CasError::Conflict), _) => continue,
+                (Ok(version), Some(cell)) => Some(StoredCell { version, cell: cell.into() }),
+                // Nobody knows, or it is refused for now.
+                _ => None,
+            };
+            guard.held.push(Held::new(wanted, known));
+        }
+        if all {
+            return Ok(AtOnce::Taken);
+        }
+        self.met_others.store(true, Relaxed);
+        Ok(AtOnce::Partly)
+    }
+
+    /// Releases each of these locks by itself, from the leaf to the root, and returns those that could not be.
+    pub(super) fn release_each(&self, mut held: Vec<Held>, op: OpId) -> Vec<Held> {
+        held.reverse();
+        let cells: Vec<_> = held.iter().map(|held| held.known.clone()).collect();
+        let changes = self.without_claims(&held, cells, op).unwrap_or_default();
+        // Where several change at once that was tried, and others were first.
+        let is_tried = changes.len() < 2 || self.store.cells.changes_several();
+        let answers = if is_tried { Vec::new() } else { self.store.cells.cas_each(&changes) };
+        let gone: Vec<&CellKey> =
+            changes.iter().zip(&answers).filter(|(_, answer)| answer.is_ok()).map(|(c, _)| &c.key).collect();
+        let mut left = Vec::new();
+        for mut held in held.into_iter().filter(|held| !gone.contains(&&held.key)) {
+            let by = held.claimed_by(op);
+            let known = held.known.take().filter(|_| answers.is_empty());
+            if let Err(error) = take_out(&self.store, &held.key, known, |claim| is_own(claim, by)) {
+                log::warn!("{:?} was not released by {by}: {error}; others will remove the claim", held.key);
+                left.push(held);
+            }
+        }
+        left
     }
 
     /// What the documents become with all locks held; none if one is not free.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::claims::{is_own, take_out};
 use super::kept::{Sharing, Use};
 use super::{SharedLocks, Wanted};
 use crate::lock::session::Operation;
@@ -120,13 +119,8 @@ impl Drop for SharedGuard {
         if *self.released.get_mut() || self.locks.release_at_once(&self.held, op).unwrap_or(false) {
             self.held.clear();
         }
-        for held in self.held.drain(..).rev() {
-            let by = held.claimed_by(op);
-            if let Err(error) = take_out(&self.locks.store, &held.key, held.known, |claim| is_own(claim, by))
-            {
-                log::warn!("{:?} was not released by {by}: {error}; others will remove the claim", held.key);
-            }
-        }
+        // What could not be released has been said.
+        drop(self.locks.release_each(std::mem::take(&mut self.held), op));
         self.locks.end_uses(&mut self.uses);
     }
 }

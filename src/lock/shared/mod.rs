@@ -229,33 +229,58 @@ impl SharedLocks {
         wait: Wait<'_, Duration>,
     ) -> Result<SharedGuard, Refusal> {
         self.check()?;
-        let started = self.store.clock.now();
+        let is_try = wait.longest.is_zero();
+        let wait = Wait { longest: self.store.clock.now().saturating_add(wait.longest), ..wait };
         let documents = self.documents_of(set);
-        let keys: Vec<_> = documents.iter().map(|wanted| wanted.key.clone()).collect();
         self.want_kept(&documents);
-        // From here on, whatever is taken is released when the guard is dropped.
-        let mut guard = SharedGuard {
+        let mut guard = self.empty_guard();
+        match self.take_at_once(&documents, &purpose, &mut guard)? {
+            AtOnce::Taken => Ok(self.granted(guard)),
+            AtOnce::No(found) => self.take_in_order(documents, found, &purpose, guard, wait, is_try),
+            AtOnce::Unknown => {
+                guard.held.extend(documents.iter().map(|wanted| Held::new(wanted, None)));
+                self.take_in_order(documents, None, &purpose, guard, wait, is_try)
+            }
+            AtOnce::Partly => {
+                // What is to be kept was claimed in a name of its own, which ends as well.
+                drop((guard, documents));
+                let documents = self.documents_of(set);
+                self.take_in_order(documents, None, &purpose, self.empty_guard(), wait, is_try)
+            }
+        }
+    }
+
+    /// The guard of an operation that begins: from here on, whatever is taken is released when it is dropped.
+    fn empty_guard(&self) -> SharedGuard {
+        SharedGuard {
             locks: self.clone(),
-            held: Vec::with_capacity(keys.len()),
+            held: Vec::new(),
             uses: Vec::new(),
             granted: false,
             released: AtomicBool::new(false),
             operation: self.standing.begin(),
-        };
-        let hints = match self.take_at_once(&documents, &purpose, &mut guard)? {
-            AtOnce::Taken => return Ok(self.granted(guard)),
-            AtOnce::No(found) => found,
-            AtOnce::Unknown => {
-                guard.held.extend(documents.iter().map(|wanted| Held::new(wanted, None)));
-                None
-            }
-        };
+        }
+    }
+
+    /// Takes the locks one after the other, each waited for until `wait` ends. `hints`: what is there, as far as is known.
+    fn take_in_order(
+        &self,
+        documents: Vec<Wanted>,
+        hints: Option<Vec<Option<StoredCell>>>,
+        purpose: &Arc<str>,
+        mut guard: SharedGuard,
+        wait: Wait<'_, Duration>,
+        is_try: bool,
+    ) -> Result<SharedGuard, Refusal> {
         // A hint, in one round trip: each compare-and-set says whether it still holds.
         let hints = match hints {
             Some(found) => found,
-            None => self.store.insist(|| self.store.cells.read_many(&keys))?,
+            None => {
+                let keys: Vec<_> = documents.iter().map(|wanted| wanted.key.clone()).collect();
+                self.store.insist(|| self.store.cells.read_many(&keys))?
+            }
         };
-        if wait.longest.is_zero() {
+        if is_try {
             self.give_way(&documents, &hints, guard.op())?;
         }
         for (wanted, hint) in documents.into_iter().zip(hints) {
@@ -271,9 +296,9 @@ impl SharedLocks {
             let mut taking = Taking {
                 locks: self,
                 op: wanted.claimed_by(guard.op()),
-                purpose: &wanted.purpose(&purpose),
+                purpose: &wanted.purpose(purpose),
                 wanted: &wanted,
-                wait: Wait { longest: started.saturating_add(wait.longest), ..wait },
+                wait,
                 waited: false,
             };
             // Listed first, so that it is released also if nobody knows whether it was taken.
@@ -285,7 +310,7 @@ impl SharedLocks {
             if taking.waited {
                 self.count_wait(began);
             }
-            let known = taken.inspect_err(|refusal| self.count_refusal(refusal, wait.longest))?;
+            let known = taken.inspect_err(|refusal| self.count_refusal(refusal, is_try))?;
             if let Some(held) = guard.held.iter_mut().find(|held| held.key == key) {
                 held.known = Some(known);
             }
@@ -304,8 +329,8 @@ impl SharedLocks {
         guard
     }
 
-    fn count_refusal(&self, refusal: &Refusal, wait: Duration) {
-        if matches!(refusal, Refusal::Blocked(_)) && !wait.is_zero() {
+    fn count_refusal(&self, refusal: &Refusal, is_try: bool) {
+        if matches!(refusal, Refusal::Blocked(_)) && !is_try {
             self.counted.lock().expired += 1;
         }
     }

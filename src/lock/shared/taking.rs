@@ -10,7 +10,7 @@ use super::claims::{in_cell, now_ns, take_out};
 use super::record::{ask, blocked};
 use super::{LOOKS_PER_GHOST_HUNT, Refusal, Settings, SharedLocks, TRIES_AFTER_DEADLINE, Wanted};
 use crate::document::LockRecord;
-use crate::lock::change::Pauses;
+use crate::lock::change::{Pauses, again};
 use crate::lock::set::LockEntry;
 use crate::lock::{LockError, OpId, Wait};
 use crate::store::StoreError;
@@ -43,6 +43,7 @@ impl Taking<'_> {
         let Settings { look_after, look_at_least_every, .. } = self.locks.settings;
         let mut looks = Pauses::new(store, self.op.number, look_after, look_at_least_every);
         let (mut lost, mut known) = (0, Some(hint));
+        let mut unanswered = None;
         loop {
             let found = match known.take() {
                 Some(hint) => hint,
@@ -53,8 +54,12 @@ impl Taking<'_> {
             let now = store.clock.now();
             let claim = self.locks.claim(self.op, entry.mode, self.purpose);
             let asked = ask(record, &entry.id, &claim);
-            if let (true, None, Some(found)) = (asked.holds, &asked.write, &found) {
-                return Ok(found.clone());
+            let mut next = asked.write.map(Cell::Lock);
+            if let (true, None, Some(found)) = (asked.holds, &next, &found) {
+                next = again(unanswered.as_ref(), Some(found));
+                if next.is_none() {
+                    return Ok(found.clone());
+                }
             }
             let late = now >= self.wait.longest;
             if let Some(record) = record.filter(|_| !asked.holds) {
@@ -74,12 +79,11 @@ impl Taking<'_> {
                     return Err(Refusal::Error(LockError::Interrupted));
                 }
             }
-            let Some(next) = asked.write else {
+            let Some(cell) = next else {
                 self.waited = true;
                 looks.pause_at_most(self.wait.longest.saturating_sub(now));
                 continue;
             };
-            let cell = Cell::Lock(next);
             match store.cells.cas(key, found.as_ref().map(|cell| cell.version), Some(cell.clone())) {
                 Ok(version) => {
                     let written = StoredCell { version, cell: cell.into() };
@@ -91,6 +95,7 @@ impl Taking<'_> {
                 // Others were first, or it is not known whether the change was made: to be read again.
                 Err(error) => {
                     lost += u32::from(late);
+                    unanswered = Some(cell); // A conflict may be with an earlier copy of it.
                     let was_conflict = match error {
                         CasError::Conflict => true,
                         CasError::Unknown(_) | CasError::Store(StoreError::Engine { .. }) => false,

@@ -121,7 +121,7 @@ fn what_people_hold_is_claimed_in_their_own_name() {
     let locks = world.join(1).keeping(KEEP);
     warm(&locks);
     let held = take(&locks, &share("/a/b"));
-    assert_eq!(world.locks(), "/a +1.3+1.5<  /a/b +1.5<");
+    assert_eq!(world.locks(), "/a +1.3+1.6<  /a/b +1.6<");
     drop(held);
     assert_eq!(world.locks(), "/a +1.3<");
 }

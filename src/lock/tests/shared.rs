@@ -29,7 +29,8 @@ fn the_cost_in_requests() {
     let host = world.join(1);
     host.cells.count();
     let guard = host.acquire(&rename("/a/b/c/x", "/a/b/d/y"), 1000).unwrap();
-    assert_eq!(host.cells.count(), (1 + 6, 6));
+    // Nothing is read: they are taken to be absent, and each change checks that.
+    assert_eq!(host.cells.count(), (6, 6));
     drop(guard);
     assert_eq!(host.cells.count(), (6, 6));
 }
@@ -41,15 +42,16 @@ fn who_waits_is_let_in_by_the_release_itself() {
     let guard = Mutex::new(Some(one.acquire(&hold("/a"), 0).unwrap()));
     let view = world.clone();
     other.clock.on_sleep(move |nth| match nth {
-        1 => assert_eq!(view.locks(), "/a !1.1<+2.1"),
+        1 => assert_eq!(view.locks(), "/a !1.1<+2.2"),
         5 => {
             drop(guard.lock().take());
-            assert_eq!(view.locks(), "/a +2.1<");
+            assert_eq!(view.locks(), "/a +2.2<");
         }
         _ => {}
     });
+    // Under its second number: what it tried at once is over.
     let granted = other.acquire(&rename("/a/x", "/a/y"), 900).unwrap();
-    assert_eq!(world.locks(), "/a +2.1<  /a/x !2.1<  /a/y !2.1<");
+    assert_eq!(world.locks(), "/a +2.2<  /a/x !2.2<  /a/y !2.2<");
     drop(granted);
     assert_eq!(world.locks(), "");
 }
@@ -77,18 +79,25 @@ fn a_try_takes_all_or_nothing_and_is_never_seen_waiting() {
     let world = World::new();
     let (one, other) = (world.join(1), world.join(2));
     let guard = one.acquire(&hold("/b"), 0).unwrap();
+    let view = world.clone();
+    other.cells.before(move |_| assert!(!view.locks().contains("<+2.") && !view.locks().contains("<!2.")));
+    // Of those who are at a lock the waiters come behind the sign.
+    let error = other.locks.try_acquire(&rename("/a", "/b"), "a try".into()).unwrap_err();
+    assert!(matches!(error, LockError::WouldBlock(_)), "{error}");
+    assert_eq!(world.locks(), "/b !1.1<", "what it had taken is given back");
+    // Once it has met others it looks first.
     other.cells.count();
     let error = other.locks.try_acquire(&rename("/a", "/b"), "a try".into()).unwrap_err();
     assert!(matches!(error, LockError::WouldBlock(_)), "{error}");
     assert_eq!(other.cells.count().1, 0, "nothing was written");
     drop(guard);
     drop(other.locks.try_acquire(&rename("/a", "/b"), "a try".into()).unwrap());
-    // Taken by somebody else between the look and the change.
+    // Taken by somebody else between the two changes.
     let taker = one.clone();
     let taken = Arc::new(Mutex::new(None));
     let keep = Arc::clone(&taken);
     other.cells.before(move |nth| {
-        if nth == 2 {
+        if nth == 1 {
             *keep.lock() = Some(taker.acquire(&hold("/b"), 0).unwrap());
         }
     });

@@ -25,8 +25,11 @@ fn requests_go_wrong_at_each_step() {
                 let guard = host.acquire(&rename("/a/x", "/b/y"), 900);
                 match &guard {
                     Ok(guard) => {
-                        assert_eq!(world.locks(), "/a +1.1<  /a/x !1.1<  /b +1.1<  /b/y !1.1<", "{what}");
-                        assert_eq!(guard.op().number, 1);
+                        // Of what was tried at once in vain nothing is left; it goes on as another operation.
+                        let by = format!("1.{}", guard.op().number);
+                        let all = format!("/a +{by}<  /a/x !{by}<  /b +{by}<  /b/y !{by}<");
+                        assert_eq!(world.locks(), all, "{what}");
+                        assert!(guard.op().number <= 2);
                     }
                     Err(error) => assert!(matches!(fault, Fault::Dies | Fault::DiesAfter), "{what}: {error}"),
                 }
@@ -47,7 +50,7 @@ fn requests_go_wrong_at_each_step() {
                 other.locks.sweep().unwrap();
                 assert_eq!(world.locks(), "", "{what}");
             }
-            assert!(steps >= 9, "{fault:?}: only {steps} steps");
+            assert!(steps >= 8, "{fault:?}: only {steps} steps");
         }
     }
 }

@@ -17,7 +17,8 @@ use crate::lock::shared::{Settings as LockSettings, lock_documents};
 use crate::lock::{LockDocument, LockError, OperationDocument, operations_of};
 use crate::namespace::collect::Collector;
 use crate::namespace::{DEFAULT_LEASE, Result};
-use crate::store::cells::documents::DocumentCells;
+use crate::store::cells::Cells;
+use crate::store::cells::documents::cells_of;
 use crate::store::redis::servers::Servers;
 use crate::store::{Range, Store, StoreError, for_each};
 
@@ -25,7 +26,7 @@ use crate::store::{Range, Store, StoreError, for_each};
 pub struct Outsider {
     store: Arc<dyn Store>,
     volume: String,
-    cells: Arc<DocumentCells>,
+    cells: Arc<dyn Cells>,
     contents: Contents,
     collector: Collector,
     recoverer: Recoverer,
@@ -78,7 +79,7 @@ impl Outsider {
         boot_id: String,
     ) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let cells = Arc::new(DocumentCells::new(Arc::clone(&store)));
+        let cells = cells_of(&store);
         let seed = ambient::random_u64();
         let redlock = lock_servers.map(|servers| {
             // Nothing is ever locked by it.
@@ -90,7 +91,7 @@ impl Outsider {
         Ok(Self {
             collector: Collector::start(Arc::clone(&store), contents.clone())?,
             contents,
-            recoverer: Recoverer::new(Arc::clone(&cells) as _, clock, seed),
+            recoverer: Recoverer::new(Arc::clone(&cells), clock, seed),
             volume: volume.id.clone(),
             store,
             cells,

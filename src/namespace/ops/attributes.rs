@@ -81,12 +81,12 @@ impl Namespace {
             node.atime = change.atime.map_or(node.atime, |t| t.resolve(now));
             node.mtime = change.mtime.map_or(node.mtime, |t| t.resolve(now));
             node.ctime = now;
-            let version = self.commit(&commit.put(Key::Node(ino), Document::Node(node)))?;
+            let version = self.commit(&commit.put(Key::Node(ino), Document::Node(node.clone())))?;
             if let (Some(size), Some(io)) = (shrunk, &mut io) {
                 let before = old.regular().map_or(0, |regular| regular.blocks);
                 self.cut(&pin, io, ino, (version, size), before)?;
             }
-            Ok(self.live_node(ino)?.1)
+            Ok(self.node_after(ino, (version, node)))
         })
     }
 

@@ -42,14 +42,14 @@ impl Namespace {
             let mut commit = Commit::new()
                 .absent(key.clone())
                 .put(key.clone(), Document::Entry(Entry { ino, kind }))
-                .put(Key::Node(ino), Document::Node(linked))
+                .put(Key::Node(ino), Document::Node(linked.clone()))
                 .merge(Key::Node(parent), NodeDelta::entries_changed(1, 0, now));
             if holds(Rule::LinkChecksVersion) {
                 commit = commit.at(Key::Node(ino), version);
             }
-            self.commit(&commit)?;
+            let version = self.commit(&commit)?;
             let pending = self.write_back.pending(ino);
-            Ok((ino, self.with_pending(self.live_node(ino)?.1, pending)))
+            Ok((ino, self.with_pending(self.node_after(ino, (version, linked)), pending)))
         })
     }
 }

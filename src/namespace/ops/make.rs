@@ -86,7 +86,7 @@ impl Namespace {
             let now = node.ctime;
             let mut commit = Commit::new()
                 .put(entry_key.clone(), Document::Entry(Entry { ino, kind }))
-                .put(Key::Node(ino), Document::Node(node))
+                .put(Key::Node(ino), Document::Node(node.clone()))
                 .merge(Key::Node(make.parent), NodeDelta::entries_changed(1, subdirectories, now));
             if holds(Rule::CreateChecksAbsence) {
                 commit = commit.absent(entry_key.clone());
@@ -95,7 +95,8 @@ impl Namespace {
                 commit = commit.put(Key::Xattr(ino, name.into()), Document::Xattr(Xattr { value }));
             }
             match self.commit(&commit) {
-                Ok(_) => Ok((ino, self.live_node(ino)?.1)),
+                // Not read anew: others may have removed it by now.
+                Ok(version) => Ok((ino, NodeRef::written(version, node))),
                 Err(NamespaceError::Conflict(key)) if key == entry_key => Err(NamespaceError::Exists),
                 Err(NamespaceError::Conflict(_)) => Err(NamespaceError::NotFound),
                 Err(other) => Err(other),

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::world::{ROOT, World};
-use crate::document::{Ino, Key};
+use super::world::{ROOT, World, name};
+use crate::document::{Document, Ino, Key, Name};
 use crate::namespace::ops::attributes::Change;
-use crate::namespace::{Caller, Namespace, SessionInfo, Settings};
-use crate::store::{Commit, Reader as _, Store as _};
+use crate::namespace::{Caller, Namespace, NamespaceError, SessionInfo, Settings, Watcher};
+use crate::store::{Commit, Reader as _, Store as _, Write};
 
 /// Another host, which begins without taking this one for dead.
 pub(super) fn other_host(world: &World, settings: Settings) -> Namespace {
@@ -21,6 +21,54 @@ pub(super) fn other_host(world: &World, settings: Settings) -> Namespace {
     let other = Namespace::begin(world.store.clone(), world.files(), settings, info).unwrap();
     world.store.commit(&Commit::new().put(key, (*session.document).clone())).unwrap();
     other
+}
+
+/// Another host that removes whatever this one has changed, before this one can answer.
+struct Remover(Namespace);
+
+impl Watcher for Remover {
+    fn changed(&self, writes: &[Write]) {
+        let remove = |directory: Ino, name: &Name| {
+            self.0.unlink(directory, name).or_else(|_| self.0.rmdir(directory, name)).unwrap();
+        };
+        for write in writes {
+            match write {
+                Write::Put(Key::Entry(directory, name), _) => remove(*directory, name),
+                Write::Put(Key::Node(_), Document::Node(node)) if node.mode == 0o640 => {
+                    remove(ROOT, &name("f"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn settle(&self) {}
+
+    fn knows(&self, _: Ino) -> bool {
+        false
+    }
+}
+
+/// A mkdir(2) that said ENOENT had made the directory: it looked for its inode after another host had moved it on.
+#[test]
+fn what_was_done_is_answered_so_though_another_host_has_removed_it() {
+    let world = World::new();
+    let (f, g) = (world.file(ROOT, "f"), world.file(ROOT, "g"));
+    let other = other_host(&world, Settings::default());
+    let remover = Arc::new(Remover(other));
+    world.watch(vec![(remover.0.session(), remover.clone())]);
+    let is_gone = |name| matches!(world.find(ROOT, name), Err(NamespaceError::NotFound));
+    world.dir(ROOT, "d");
+    assert!(is_gone("d"));
+    world.file(ROOT, "h");
+    assert!(is_gone("h"));
+    let (_, linked) = world.link(g, ROOT, &name("i")).unwrap();
+    assert!(is_gone("i") && linked.mode == 0o644);
+    let mode = Change { mode: Some(0o640), ..Change::default() };
+    assert_eq!(world.change(Caller::ROOT, f, &mode).unwrap().mode, 0o640);
+    assert!(is_gone("f"));
+    remover.0.end().unwrap();
+    world.finish();
 }
 
 /// Lets both append records to an empty file, which grows out of its document meanwhile; then every record must be there.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{CasError, Cell, CellKey, Cells, Change, Listed, MarkedDocument, StoredCell};
 use crate::document::{Document, Key, Kind, Stored, Version};
-use crate::store::{Commit, CommitError, Range, Scan, Store, StoreError, for_each};
+use crate::store::{Commit, CommitError, Intents, Range, Scan, Store, StoreError, for_each};
 
 /// The documents of a store as cells. There are no slots: nobody needs intents on such a store.
 pub struct DocumentCells {
@@ -17,6 +17,12 @@ impl DocumentCells {
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store }
     }
+}
+
+/// What sessions and locks of a store are changed in: what is under it where it changes one document at a time, else its
+/// documents.
+pub fn cells_of(store: &Arc<dyn Store>) -> Arc<dyn Cells> {
+    store.intents().map_or_else(|| Arc::new(DocumentCells::new(Arc::clone(store))) as _, Intents::cells)
 }
 
 fn document_key(key: &CellKey) -> Result<Key, StoreError> {

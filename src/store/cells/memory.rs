@@ -43,6 +43,16 @@ impl MemoryCells {
     pub fn new() -> Self {
         Self::default()
     }
+
+    /// Puts back what was there once, with the version that it had: as if the writes since had never been made.
+    #[cfg(test)]
+    pub fn put_back(&self, key: &CellKey, before: Option<StoredCell>) {
+        let cells = &mut self.inner.lock().cells;
+        match before {
+            Some(before) => cells.insert(Slot::of(key), before),
+            None => cells.remove(&Slot::of(key)),
+        };
+    }
 }
 
 impl Cells for MemoryCells {

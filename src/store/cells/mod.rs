@@ -48,7 +48,7 @@ pub struct MarkedDocument {
     pub mark: Option<Mark>,
 }
 
-/// A cell with the version that compare-and-set compares: it changes at every write of the cell, and no two writes of one
+/// A cell with the version that compare-and-set compares: it grows at every write of the cell, and no two writes of one
 /// key ever have the same, not even with a deletion between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCell {
@@ -74,7 +74,8 @@ pub enum CasError {
 
 /// A store whose only change is that of one cell.
 pub trait Cells: Send + Sync {
-    /// The cell under `key`, as it is at some instant between call and return.
+    /// The cell under `key`, as it is at some instant between call and return. An engine whose servers replace each other
+    /// may show a write that nobody has been answered yet, and lose it with the server that showed it.
     ///
     /// # Errors
     /// As the engine fails; to ask again is harmless.
@@ -108,6 +109,12 @@ pub trait Cells: Send + Sync {
     /// # Errors
     /// [`CasError`].
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError>;
+
+    /// Makes several such changes, each by itself, in any order, as [`cas`](Self::cas) makes one. Engines that are asked
+    /// over a network make one request of it. The answers are in the order of the changes.
+    fn cas_each(&self, changes: &[Change]) -> Vec<Result<Version, CasError>> {
+        changes.iter().map(|change| self.cas(&change.key, change.expected, change.cell.clone())).collect()
+    }
 
     /// Whether [`cas_all`](Self::cas_all) changes several cells at one instant. Nothing may rest on it but speed.
     fn changes_several(&self) -> bool {

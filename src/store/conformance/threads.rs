@@ -18,7 +18,7 @@ impl Listener for Noted {
 }
 
 pub(super) fn changes_are_told(store: &dyn Store) {
-    if !store.capabilities().shared {
+    if !store.capabilities().notices {
         return;
     }
     let id = SessionId(u64::MAX - 5);

@@ -352,7 +352,7 @@ impl Store for EmbeddedStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { snapshots: true, one_version: true, shared: false }
+        Capabilities { snapshots: true, one_version: true, shared: false, notices: false }
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {

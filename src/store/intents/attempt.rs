@@ -20,7 +20,7 @@ use super::settle::{read_slot, roll_back, roll_forward, slot_of};
 use super::slots::OwnSlot;
 use crate::document::{IntentId, Key, MarkChange, SlotState, Stored, Version};
 use crate::rules::{self, Rule};
-use crate::store::cells::{Cell, CellKey, Cells, StoredCell};
+use crate::store::cells::{Cell, CellKey, Cells, Change, StoredCell};
 use crate::store::{Commit, CommitError, StoreError};
 
 /// How often somebody else's pending intent is looked at before it is aborted: with the pauses in between, for more than a
@@ -182,11 +182,20 @@ impl<C: Cells + ?Sized> IntentStore<C> {
     /// all else aborted.
     fn look_after(&self, own: &mut OwnSlot) -> Result<(), StoreError> {
         let key = self.slot_key(own);
-        for _ in 0..LOOKS_MAX {
+        for round in 0..LOOKS_MAX {
             match read_slot(&self.requests, &key)? {
                 Some((_, version)) if version == own.version => {}
+                // An old read, from a server that has been replaced, says nothing.
+                Some((_, version)) if version < own.version => {
+                    self.requests.pause(round);
+                    continue;
+                }
+                // Only read: it is made certain, or it may be gone with the server that shows it.
                 Some((slot, version)) if decide::is_own(own.slot.number, own.attempted, Some(&slot)) => {
-                    own.know(slot, version);
+                    match self.requests.set(&key, Some(version), Some(&Cell::Slot(slot.clone())))? {
+                        Outcome::Done(version) => own.know(slot, version),
+                        Outcome::Lost(_) => continue,
+                    }
                 }
                 _ => return Err(StoreError::Fenced),
             }
@@ -213,19 +222,23 @@ impl<C: Cells + ?Sized> IntentStore<C> {
         IntentId { session: self.session, slot: own.index, number: own.slot.number }
     }
 
-    /// Sets all marks; or says where somebody was faster.
+    /// Sets all marks, in any order; or says where somebody was faster.
     fn mark(&self, own: &OwnSlot, steps: &[Step]) -> Result<Result<Vec<Version>, Key>, StoreError> {
         let intent = self.intent(own);
-        let mut versions = Vec::with_capacity(steps.len());
+        let mut changes = Vec::with_capacity(steps.len());
         for step in steps {
             let key = CellKey::Document(step.key.clone());
             let cell = decide::marked(step.current.clone(), intent, step.change.clone());
-            let at = if rules::holds(Rule::MarkSetByCas) {
+            let expected = if rules::holds(Rule::MarkSetByCas) {
                 step.at
             } else {
                 self.requests.read(&key)?.map(|stored| stored.version)
             };
-            match self.requests.set(&key, at, Some(&cell))? {
+            changes.push(Change { key, expected, cell: Some(cell), awaited: false });
+        }
+        let mut versions = Vec::with_capacity(steps.len());
+        for (step, outcome) in steps.iter().zip(self.requests.set_each(&changes)) {
+            match outcome? {
                 Outcome::Done(version) => versions.push(version),
                 Outcome::Lost(_) => return Ok(Err(step.key.clone())),
             }
@@ -294,15 +307,17 @@ impl<C: Cells + ?Sized> IntentStore<C> {
     fn clean_up(&self, own: &mut OwnSlot, steps: &[Step], versions: &[Version]) {
         let intent = self.intent(own);
         if rules::holds(Rule::MarksGoneBeforeReuse) {
-            for (step, at) in steps.iter().zip(versions) {
+            let clean = |(step, at): (&Step, &Version)| {
                 let marked = decide::marked(step.current.clone(), intent, step.change.clone());
-                let Cell::Document(marked) = &marked else { continue };
-                let after = decide::cleaned(marked, *at, true);
+                let Cell::Document(marked) = &marked else { return None };
+                let cell = decide::cleaned(marked, *at, true);
                 let key = CellKey::Document(step.key.clone());
-                // Lost: somebody else has cleaned it up.
-                if self.requests.set(&key, Some(*at), after.as_ref()).is_err() {
-                    return;
-                }
+                Some(Change { key, expected: Some(*at), cell, awaited: false })
+            };
+            let changes: Vec<_> = steps.iter().zip(versions).filter_map(clean).collect();
+            // Lost: somebody else has cleaned it up.
+            if self.requests.set_each(&changes).iter().any(Result::is_err) {
+                return;
             }
         }
         own.in_doubt = false;
@@ -318,14 +333,11 @@ impl<C: Cells + ?Sized> IntentStore<C> {
     }
 }
 
-/// Goes on with what was found in the slot's cell, if it is still this session's.
-fn accept(own: &mut OwnSlot, key: &CellKey, found: Option<&StoredCell>) -> Result<(), StoreError> {
+/// Whether what was found in the slot's cell is still this session's, which then looks after it.
+fn accept(own: &OwnSlot, key: &CellKey, found: Option<&StoredCell>) -> Result<(), StoreError> {
     let found = found.map(|stored| slot_of(key, stored)).transpose()?;
     match found {
-        Some((slot, version)) if decide::is_own(own.slot.number, own.attempted, Some(&slot)) => {
-            own.know(slot, version);
-            Ok(())
-        }
+        Some((slot, _)) if decide::is_own(own.slot.number, own.attempted, Some(&slot)) => Ok(()),
         _ => Err(StoreError::Fenced),
     }
 }

@@ -9,13 +9,14 @@
 //! 3. A commit is checked, marked, decided and cleaned up, and may be overtaken or aborted at each step: `attempt`.
 //! 4. Readers see each document at one instant, and of an intent all or nothing within a page: `read`.
 //! 5. What the dead have begun is decided once and for all: [`settle`].
-//! 6. Many threads of a session share a few slots: `slots`.
+//! 6. Many threads of a session share a few slots: `slots`. Many sessions of a process share a store: [`shared`].
 
 mod attempt;
 pub mod decide;
 mod read;
 mod requests;
 mod settle;
+pub mod shared;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -69,6 +70,11 @@ impl<C: Cells + ?Sized> IntentStore<C> {
         self.fenced.store(true, Ordering::Relaxed);
     }
 
+    /// The version of its one slot, if nothing is under way in it and no mark of it is left.
+    fn unused_slot(&self) -> Option<Version> {
+        self.pool.unused()
+    }
+
     fn refuse(&self) -> Result<(), StoreError> {
         self.stopped.refuse()?;
         if self.fenced.load(Ordering::Relaxed) { Err(StoreError::Fenced) } else { Ok(()) }
@@ -95,22 +101,14 @@ impl<C: Cells + ?Sized> Reader for IntentStore<C> {
         self.see_one(key)
     }
 
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
+        self.counts.got(keys.len());
+        Ok(self.see(keys)?.into_iter().map(|seen| seen.current).collect())
+    }
+
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         self.counts.scanned();
         self.see_page(scan)
-    }
-}
-
-/// The present at each read.
-struct Present<'a, C: Cells + ?Sized>(&'a IntentStore<C>);
-
-impl<C: Cells + ?Sized> Reader for Present<'_, C> {
-    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
-        self.0.get(key)
-    }
-
-    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
-        self.0.scan(scan)
     }
 }
 
@@ -138,11 +136,11 @@ impl<C: Cells + ?Sized> Store for IntentStore<C> {
 
     fn capabilities(&self) -> Capabilities {
         // A session is fenced by sealing its slots, and cells tell nobody of their changes.
-        Capabilities { snapshots: false, one_version: false, shared: false }
+        Capabilities { snapshots: false, one_version: false, shared: false, notices: false }
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {
-        Box::new(Present(self))
+        Box::new(self)
     }
 
     fn counters(&self) -> StoreCounters {

@@ -3,22 +3,28 @@
 //! Owns the patience of intents: how often something is tried, and how long it is waited in between. Imports the cells'
 //! port, `ambient` and `rules`.
 //!
-//! What is hard: a write that got no answer may still be made later. Each compares a version that never comes back, so it
-//! may be sent again until the cell is seen at another version, and then it is too late for every copy of it. The one
-//! exception is a write that makes a cell, which compares with nothing: see [`decide`](super::decide).
+//! What is hard:
+//! - A write that got no answer may still be made later. Each compares a version that never comes back, so it may be sent
+//!   again until the cell is seen at another version, and then it is too late for every copy of it. The one exception is a
+//!   write that makes a cell, which compares with nothing: see [`decide`](super::decide).
+//! - A write that got no answer and is then read may still be lost, with the server that shows it: it answers a write only
+//!   when others have it, too. So what was only read is written once more on top of itself, and that answer counts.
+//! - What is read may be older than what was answered before, if the server that is read has been replaced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::ambient::Clock;
-use crate::document::{Key, Version};
+use crate::document::{Key, Kind, Version};
 use crate::rules::{self, Rule};
-use crate::store::cells::{CasError, Cell, CellKey, Cells, StoredCell};
+use crate::store::cells::{CasError, Cell, CellKey, Cells, Change, MarkedDocument, StoredCell};
 use crate::store::{Scan, StoreError};
 
 /// How often a request is sent before it is given up: with the pauses in between, for some two seconds.
 pub(super) const TRIES: u32 = 16;
+/// A reading that has failed for so long is not asked again.
+const READ_AGAIN_WITHIN: Duration = Duration::from_secs(5);
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(256);
 
@@ -80,10 +86,18 @@ impl<C: Cells + ?Sized> Requests<C> {
     }
 
     fn retry<T>(&self, ask: impl Fn(&C) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let begun = self.clock.now();
         let mut round = 0;
         loop {
             match ask(&self.cells) {
-                Err(error) if round < TRIES && may_pass(&error) => self.pause(round),
+                // An engine that is away has been waited for by itself.
+                Err(error)
+                    if round < TRIES
+                        && may_pass(&error)
+                        && self.clock.now().saturating_sub(begun) < READ_AGAIN_WITHIN =>
+                {
+                    self.pause(round);
+                }
                 other => return other,
             }
             round += 1;
@@ -100,11 +114,47 @@ impl<C: Cells + ?Sized> Requests<C> {
         expected: Option<Version>,
         cell: Option<&Cell>,
     ) -> Result<Outcome, StoreError> {
+        self.pursue(key, expected, cell, None)
+    }
+
+    /// The same for several cells, each by itself, in any order: in one request where the engine can. The outcomes are in
+    /// the order of the changes. After one has failed no other is pursued: a store that is away need not be waited for as
+    /// often as there are changes.
+    ///
+    /// # Errors
+    /// Of each as for [`set`](Self::set).
+    pub(super) fn set_each(&self, changes: &[Change]) -> Vec<Result<Outcome, StoreError>> {
+        let answers = if changes.is_empty() { Vec::new() } else { self.cells.cas_each(changes) };
+        let mut failed = false;
+        let one = |(change, answer): (&Change, Result<Version, CasError>)| {
+            let outcome = match answer {
+                Ok(version) => Ok(Outcome::Done(version)),
+                Err(error) if failed => Err(StoreError::Unknown(error.to_string())),
+                Err(_) => self.pursue(&change.key, change.expected, change.cell.as_ref(), Some(answer)),
+            };
+            failed = failed || outcome.is_err();
+            outcome
+        };
+        changes.iter().zip(answers).map(one).collect()
+    }
+
+    /// Compare-and-set until it is known what became of it. `answer`: it was sent once, and this came.
+    fn pursue(
+        &self,
+        key: &CellKey,
+        expected: Option<Version>,
+        cell: Option<&Cell>,
+        answer: Option<Result<Version, CasError>>,
+    ) -> Result<Outcome, StoreError> {
+        let mut answer = answer;
+        let first = Next { expected, cell: cell.cloned() };
+        let mut next = first.clone();
         let mut sent = false;
         let mut last = None;
         for round in 0..TRIES {
-            match self.cells.cas(key, expected, cell.cloned()) {
-                Ok(version) => return Ok(Outcome::Done(version)),
+            match answer.take().unwrap_or_else(|| self.cells.cas(key, next.expected, next.cell.clone())) {
+                Ok(version) if next.cell.as_ref() == cell => return Ok(Outcome::Done(version)),
+                Ok(version) => next = Next { expected: Some(version), cell: cell.cloned() },
                 Err(CasError::Store(error)) if !may_pass(&error) && !sent => return Err(error),
                 Err(CasError::Store(error)) => last = Some(error),
                 Err(CasError::Unknown(cause)) if !rules::holds(Rule::UnknownResolvedByReading) => {
@@ -114,12 +164,14 @@ impl<C: Cells + ?Sized> Requests<C> {
                 Err(CasError::Conflict | CasError::Unknown(_)) => {
                     sent = true;
                     let found = self.read(key).map_err(|error| StoreError::Unknown(error.to_string()))?;
-                    let version = found.as_ref().map(|found| found.version);
-                    if found.as_ref().map(|found| &*found.cell) == cell && version != expected {
-                        return Ok(Outcome::Done(version.unwrap_or_default()));
-                    }
-                    if version != expected {
-                        return Ok(Outcome::Lost(found));
+                    match next.after(key, &first, found.as_ref()) {
+                        After::Same => {}
+                        After::Done => return Ok(Outcome::Done(Version::default())),
+                        After::Other => return Ok(Outcome::Lost(found)),
+                        After::Next(again) => {
+                            next = again;
+                            continue;
+                        }
                     }
                 }
             }
@@ -132,6 +184,62 @@ impl<C: Cells + ?Sized> Requests<C> {
                     .map_or_else(|| format!("{TRIES} requests were not answered"), |error| error.to_string()),
             )),
         }
+    }
+}
+
+/// What is sent for a change of a cell.
+#[derive(Clone)]
+struct Next {
+    expected: Option<Version>,
+    cell: Option<Cell>,
+}
+
+/// What was read says of the request before it.
+enum After {
+    /// Nothing: to be sent again.
+    Same,
+    /// It was made.
+    Done,
+    /// It was not made, and is not to be.
+    Other,
+    /// This is to be sent.
+    Next(Next),
+}
+
+impl Next {
+    /// `first`: what was to be done in the first place.
+    fn after(&self, key: &CellKey, first: &Self, found: Option<&StoredCell>) -> After {
+        let version = found.map(|found| found.version);
+        let is_old = matches!((version, self.expected), (Some(found), Some(expected)) if found < expected);
+        match (&first.cell, found) {
+            _ if version == self.expected => After::Same,
+            // What was shown of it is lost, as if it had never been sent.
+            _ if version == first.expected => After::Next(first.clone()),
+            _ if is_old => After::Same,
+            // Made, but maybe nobody has it but the server that shows it.
+            (Some(wanted), Some(found)) if *found.cell == *wanted => {
+                After::Next(Self { expected: version, cell: Some(wanted.clone()) })
+            }
+            // An absence is no cell that could be written again: one without a document is made there, and deleted.
+            (None, None) => match empty(key) {
+                Some(cell) => After::Next(Self { expected: None, cell: Some(cell) }),
+                None => After::Done,
+            },
+            (None, Some(found)) if Some(&*found.cell) == empty(key).as_ref() => {
+                After::Next(Self { expected: version, cell: None })
+            }
+            _ => After::Other,
+        }
+    }
+}
+
+/// A cell that says nothing, where such a one can be.
+fn empty(key: &CellKey) -> Option<Cell> {
+    match key {
+        CellKey::Document(key) if !matches!(key.kind(), Kind::Lock | Kind::Session) => {
+            Some(Cell::Document(MarkedDocument { before: None, mark: None }))
+        }
+        _ => None,
     }
 }
 

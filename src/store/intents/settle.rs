@@ -16,7 +16,7 @@ use crate::ambient::Clock;
 use crate::document::{IntentId, Key, SessionId, Slot, Version};
 use crate::rules::{self, Rule};
 use crate::store::StoreError;
-use crate::store::cells::{Cell, CellKey, Cells, MarkedDocument, StoredCell};
+use crate::store::cells::{Cell, CellKey, Cells, Change, MarkedDocument, StoredCell};
 
 /// How often a slot is looked at again because it has changed: its session may go on using it until it is sealed.
 const LOOKS_MAX: u32 = 1000;
@@ -33,14 +33,13 @@ pub fn create_slots<C: Cells + ?Sized>(
     slots: u16,
 ) -> Result<Vec<OwnSlot>, StoreError> {
     let requests = Requests::new(cells.clone(), clock.clone(), session.0);
-    let make = |index| {
-        let key = CellKey::Slot(session, index);
-        match requests.set(&key, None, Some(&Cell::Slot(decide::free())))? {
-            Outcome::Done(version) => Ok(OwnSlot::new(index, version)),
-            Outcome::Lost(_) => Err(StoreError::Fenced),
-        }
+    let make = |index| change(CellKey::Slot(session, index), None, Some(Cell::Slot(decide::free())));
+    let changes: Vec<Change> = (0..slots).map(make).collect();
+    let own = |(index, outcome)| match outcome? {
+        Outcome::Done(version) => Ok(OwnSlot::new(index, version)),
+        Outcome::Lost(_) => Err(StoreError::Fenced),
     };
-    (0..slots).map(make).collect()
+    (0..slots).zip(requests.set_each(&changes)).map(own).collect()
 }
 
 /// What was done about the intents of a dead session.
@@ -66,53 +65,65 @@ pub fn settle<C: Cells + ?Sized>(
     slots: u16,
 ) -> Result<Settled, StoreError> {
     let requests = Requests::new(cells.clone(), clock.clone(), session.0);
-    let mut all = Settled::default();
-    for index in 0..slots {
-        let one = settle_slot(&requests, session, index)?;
-        all.rolled_forward += one.rolled_forward;
-        all.aborted += one.aborted;
+    let mut done = vec![Settled::default(); usize::from(slots)];
+    let mut open: Vec<u16> = (0..slots).collect();
+    for _ in 0..LOOKS_MAX {
+        open = settle_further(&requests, session, &open, &mut done)?;
+        if open.is_empty() {
+            return Ok(Settled {
+                rolled_forward: done.iter().map(|one| one.rolled_forward).sum(),
+                aborted: done.iter().map(|one| one.aborted).sum(),
+            });
+        }
     }
-    Ok(all)
+    Err(StoreError::Engine { what: format!("settling {session}"), source: "its slots keep changing".into() })
 }
 
-fn settle_slot<C: Cells + ?Sized>(
+/// Takes each of the slots one step on, all at once, and returns those that have to be looked at again.
+fn settle_further<C: Cells + ?Sized>(
     requests: &Requests<C>,
     session: SessionId,
-    index: u16,
-) -> Result<Settled, StoreError> {
-    let key = CellKey::Slot(session, index);
-    let mut done = Settled::default();
-    for _ in 0..LOOKS_MAX {
-        let found = read_slot(requests, &key)?;
+    open: &[u16],
+    done: &mut [Settled],
+) -> Result<Vec<u16>, StoreError> {
+    let keys: Vec<CellKey> = open.iter().map(|index| CellKey::Slot(session, *index)).collect();
+    let found = requests.read_many(&keys)?;
+    let mut changes = Vec::new();
+    let mut again = Vec::new();
+    for ((index, key), stored) in open.iter().zip(keys).zip(found) {
+        let found = stored.map(|stored| slot_of(&key, &stored)).transpose()?;
         let step = decide::settling(found.as_ref().map(|(slot, _)| slot));
-        let Some((slot, version)) = found else { return Ok(done) };
-        let intent = IntentId { session, slot: index, number: slot.number };
+        let Some((slot, version)) = found else { continue };
+        let done = &mut done[usize::from(*index)];
         match step {
-            Settling::Done => return Ok(done),
-            Settling::Abort => {
-                if let Some(next) = decide::abort(&slot) {
-                    requests.set(&key, Some(version), Some(&Cell::Slot(next)))?;
-                }
-                continue;
-            }
+            Settling::Done => continue,
             Settling::RollForward if rules::holds(Rule::CommittedIntentsRolledForward) => {
                 roll_forward(requests, &slot)?;
                 done.rolled_forward = 1;
             }
             Settling::RollBack => {
-                roll_back(requests, intent, &slot)?;
+                roll_back(requests, IntentId { session, slot: *index, number: slot.number }, &slot)?;
                 done.aborted = 1;
             }
-            Settling::RollForward | Settling::Seal => {}
+            Settling::Abort | Settling::RollForward | Settling::Seal => {}
         }
-        if !rules::holds(Rule::SlotsSealed) {
-            return Ok(done);
-        }
-        if let Some(next) = decide::seal(&slot) {
-            requests.set(&key, Some(version), Some(&Cell::Slot(next)))?;
-        }
+        let next = match step {
+            Settling::Abort => decide::abort(&slot),
+            _ if rules::holds(Rule::SlotsSealed) => decide::seal(&slot),
+            _ => continue,
+        };
+        again.push(*index);
+        changes.extend(next.map(|next| change(key, Some(version), Some(Cell::Slot(next)))));
     }
-    Err(StoreError::Engine { what: format!("settling {session}"), source: "its slots keep changing".into() })
+    // Lost: somebody else was faster, and the next look tells.
+    for outcome in requests.set_each(&changes) {
+        outcome?;
+    }
+    Ok(again)
+}
+
+fn change(key: CellKey, expected: Option<Version>, cell: Option<Cell>) -> Change {
+    Change { key, expected, cell, awaited: false }
 }
 
 /// The slot under `key` with the version of its cell.
@@ -141,17 +152,7 @@ pub(super) fn document_of<'a>(key: &Key, stored: &'a StoredCell) -> Result<&'a M
 
 /// Completes a committed use of a slot: when this returns, no mark that it lists is left.
 pub(super) fn roll_forward<C: Cells + ?Sized>(requests: &Requests<C>, slot: &Slot) -> Result<(), StoreError> {
-    for marked in &slot.marked {
-        let key = CellKey::Document(marked.key.clone());
-        let Some(stored) = requests.read(&key)?.filter(|stored| marked.version == Some(stored.version))
-        else {
-            continue;
-        };
-        let after = decide::cleaned(document_of(&marked.key, &stored)?, stored.version, true);
-        // Lost: somebody else was faster, and the mark is gone all the same.
-        requests.set(&key, Some(stored.version), after.as_ref())?;
-    }
-    Ok(())
+    clean(requests, slot, true, |version, _, listed| listed == Some(version))
 }
 
 /// Takes the marks of an aborted use away, so that nobody needs to ask what they mean. One that arrives after this is
@@ -161,14 +162,32 @@ pub(super) fn roll_back<C: Cells + ?Sized>(
     intent: IntentId,
     slot: &Slot,
 ) -> Result<(), StoreError> {
-    for marked in &slot.marked {
-        let key = CellKey::Document(marked.key.clone());
-        let Some(stored) = requests.read(&key)? else { continue };
+    clean(requests, slot, false, |_, document, _| {
+        document.mark.as_ref().is_some_and(|mark| mark.intent == intent)
+    })
+}
+
+/// Makes plain documents, of the side that is true, of the marked ones that are this use's: by the version of the cell, the
+/// document, and the version that the slot lists.
+fn clean<C: Cells + ?Sized>(
+    requests: &Requests<C>,
+    slot: &Slot,
+    committed: bool,
+    is_marked: impl Fn(Version, &MarkedDocument, Option<Version>) -> bool,
+) -> Result<(), StoreError> {
+    let keys: Vec<_> = slot.marked.iter().map(|marked| CellKey::Document(marked.key.clone())).collect();
+    let mut changes = Vec::new();
+    for (marked, stored) in slot.marked.iter().zip(requests.read_many(&keys)?) {
+        let Some(stored) = stored else { continue };
         let document = document_of(&marked.key, &stored)?;
-        if document.mark.as_ref().is_some_and(|mark| mark.intent == intent) {
-            let before = decide::cleaned(document, stored.version, false);
-            requests.set(&key, Some(stored.version), before.as_ref())?;
+        if is_marked(stored.version, document, marked.version) {
+            let plain = decide::cleaned(document, stored.version, committed);
+            changes.push(change(CellKey::Document(marked.key.clone()), Some(stored.version), plain));
         }
+    }
+    // Lost: somebody else was faster, and the mark is gone all the same.
+    for outcome in requests.set_each(&changes) {
+        outcome?;
     }
     Ok(())
 }

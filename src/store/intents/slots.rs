@@ -58,6 +58,11 @@ impl Pool {
         Self(Mutex::new(slots.into()))
     }
 
+    /// The version of the one slot, if nothing is under way in it.
+    pub(super) fn unused(&self) -> Option<Version> {
+        self.0.lock().front().filter(|own| !own.in_doubt).map(|own| own.version)
+    }
+
     /// A slot; waits for one.
     pub(super) fn take<C: Cells + ?Sized>(&self, requests: &Requests<C>) -> Result<Taken<'_>, StoreError> {
         let begun = requests.now();

@@ -136,7 +136,7 @@ impl Store for PostgresStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { snapshots: true, one_version: true, shared: true }
+        Capabilities { snapshots: true, one_version: true, shared: true, notices: true }
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {

@@ -1,4 +1,4 @@
-//! A commit as statements: one transaction, one statement a document, in the order of the keys.
+//! A commit as statements: one transaction, one statement a document, nodes behind all else, each in the order of the keys.
 //!
 //! All that is checked is locked by its check, and all locks are held to the end, so the transactions are serialisable
 //! (strict two-phase locking) under READ COMMITTED: a version that is checked is held `FOR SHARE`, an existing row
@@ -6,22 +6,36 @@
 //! decides; where it does not, a placeholder is made and removed in the same transaction, which keeps others from making
 //! the row until the end. A blind delete makes sure of a row in the same way.
 //!
-//! The order of the keys is the same for all, so no two commits wait for each other but where one key has several checks, or
+//! Nodes come last, since what a merge into a node counts on is checked at the entries: two commits that remove one entry
+//! each count it off, and the second must be refused for the entry that is gone, not for the count that would fall below 0.
+//!
+//! What the locks of the tree cover nobody changes while the session that has them lives. So the entries that a covered
+//! commit only checks are not held but looked at, in one statement, behind the one that holds the session.
+//!
+//! The order is the same for all, so no two commits wait for each other but where one key has several checks, or
 //! two commits hold a row for reading that both then write; those deadlocks the server finds, and they are tried again.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::connection::{Call, Sql};
 use super::rows::{document_values, key_values, merge_values, placeholder};
 use super::tables::Action;
 use super::value::Value;
-use crate::document::{Document, Key, NodeDelta, Version};
+use crate::document::{Document, Key, Kind, NodeDelta, Version};
 use crate::store::{Check, Commit, Write};
 
 /// One statement, and the document that it is about.
 pub(super) struct Step {
     pub(super) key: Key,
     pub(super) call: Call,
+}
+
+/// What a commit does with one document.
+#[derive(Default)]
+struct Part<'a> {
+    checks: Vec<&'a Check>,
+    write: Option<&'a Write>,
 }
 
 /// The statements of a commit; none for one whose own parts exclude each other.
@@ -35,27 +49,74 @@ impl Plan {
     /// # Errors
     /// The key that a commit both rests on as absent and merges into, which nothing can satisfy.
     pub(super) fn of(commit: &Commit) -> Result<Self, Key> {
-        let mut documents: BTreeMap<&Key, (Vec<&Check>, Option<&Write>)> = BTreeMap::new();
+        let mut documents: BTreeMap<(bool, &Key), Part<'_>> = BTreeMap::new();
         for check in &commit.checks {
-            documents.entry(check.key()).or_default().0.push(check);
+            documents.entry(ordered(check.key())).or_default().checks.push(check);
         }
         for write in &commit.writes {
-            documents.entry(write.key()).or_default().1 = Some(write);
+            documents.entry(ordered(write.key())).or_default().write = Some(write);
         }
         let own = commit.session.map(Key::Session);
         if let Some(own) = &own {
-            documents.entry(own).or_default();
+            documents.entry(ordered(own)).or_default();
         }
         let mut steps = Vec::with_capacity(documents.len() + 1);
-        for (key, (checks, write)) in documents {
+        let mut covered = Entries::default();
+        for ((_, key), Part { checks, write }) in documents {
+            if commit.covered && commit.session.is_some() && write.is_none() && covered.add(&checks) {
+                continue;
+            }
             if own.as_ref() == Some(key) {
                 let action = if write.is_some() { Action::HoldLiveAlone } else { Action::HoldLive };
                 steps.push(step(key, action, Vec::new()));
             }
             document(key, &checks, write, &mut steps)?;
         }
+        steps.extend(covered.step());
         Ok(Self { steps, writes: !commit.writes.is_empty() })
     }
+}
+
+/// Entries that must have their versions, column by column.
+#[derive(Default)]
+struct Entries {
+    first: Option<Key>,
+    parents: Vec<i64>,
+    positions: Vec<i64>,
+    names: Vec<Arc<[u8]>>,
+    versions: Vec<i64>,
+}
+
+impl Entries {
+    /// False if this is another document than an entry, or checked for something else.
+    fn add(&mut self, checks: &[&Check]) -> bool {
+        let [Check::Version(key @ Key::Entry(..), version)] = checks else { return false };
+        let [Value::Int(parent), Value::Int(position), Value::Bytes(name)] = &key_values(key)[..] else {
+            return false;
+        };
+        self.first.get_or_insert_with(|| key.clone());
+        self.parents.push(*parent);
+        self.positions.push(*position);
+        self.names.push(Arc::clone(name));
+        self.versions.push(version.0.cast_signed());
+        true
+    }
+
+    fn step(self) -> Option<Step> {
+        let params = vec![
+            Value::Ints(self.parents),
+            Value::Ints(self.positions),
+            Value::ListOfBytes(self.names),
+            Value::Ints(self.versions),
+        ];
+        let sql = Sql::Document(Kind::Entry, Action::MatchVersions);
+        // Which of them has changed is not known; whoever meets that forgets all that the commit rests on.
+        self.first.map(|key| Step { key, call: Call { sql, params } })
+    }
+}
+
+fn ordered(key: &Key) -> (bool, &Key) {
+    (key.kind() == Kind::Node, key)
 }
 
 fn step(key: &Key, action: Action, more: Vec<Value>) -> Step {

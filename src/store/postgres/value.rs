@@ -1,4 +1,4 @@
-//! Values as parameters of statements: the four types that the tables have.
+//! Values as parameters of statements: the four types that the tables have, and lists of those that are asked for together.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,6 +13,10 @@ pub(super) enum Value {
     Int(i64),
     Text(String),
     Bytes(Arc<[u8]>),
+    /// A column of several rows.
+    Ints(Vec<i64>),
+    /// A column of several rows.
+    ListOfBytes(Vec<Arc<[u8]>>),
 }
 
 impl From<u64> for Value {
@@ -64,12 +68,16 @@ impl ToSql for Value {
                 Ok(IsNull::No)
             }
             Self::Bytes(bytes) if *ty == Type::BYTEA => (&**bytes).to_sql(ty, out),
+            Self::Ints(numbers) if *ty == Type::INT8_ARRAY => numbers.to_sql(ty, out),
+            Self::ListOfBytes(list) if *ty == Type::BYTEA_ARRAY => {
+                list.iter().map(|bytes| &**bytes).collect::<Vec<&[u8]>>().to_sql(ty, out)
+            }
             other => Err(format!("{other:?} is no {ty}").into()),
         }
     }
 
     fn accepts(ty: &Type) -> bool {
-        [Type::INT8, Type::TEXT, Type::JSONB, Type::BYTEA].contains(ty)
+        [Type::INT8, Type::TEXT, Type::JSONB, Type::BYTEA, Type::INT8_ARRAY, Type::BYTEA_ARRAY].contains(ty)
     }
 
     fn encode_format(&self, _ty: &Type) -> Format {

@@ -92,20 +92,28 @@ impl Shared {
 
     fn run(&self, ready: SyncSender<Result<(), Failed>>) {
         let mut ready = Some(ready);
+        // Said once for each time.
+        let mut said = false;
         while !self.ends() {
             let failed = match self.pool.connect() {
-                Ok(mut connection) => match self.follow(&mut connection, &mut ready) {
-                    Ok(()) => return,
-                    Err(error) if error.code().is_some() => Failed::Refused(error),
-                    Err(error) => Failed::Lost(error),
-                },
+                Ok(mut connection) => {
+                    said = false;
+                    match self.follow(&mut connection, &mut ready) {
+                        Ok(()) => return,
+                        Err(error) if error.code().is_some() => Failed::Refused(error),
+                        Err(error) => Failed::Lost(error),
+                    }
+                }
                 Err(failed) => failed,
             };
             if let Some(ready) = ready.take() {
                 let _ = ready.send(Err(failed)); // Who waits for it is there until it comes.
                 return;
             }
-            log::debug!("{}: no notices for a moment: {}", self.pool.address, failed.error());
+            let level = if said { log::Level::Debug } else { log::Level::Warn };
+            let (at, error) = (&self.pool.address, failed.error());
+            log::log!(level, "{at}: no notices of other hosts' changes for a moment: {error}");
+            said = true;
             sleep(TICK);
         }
     }

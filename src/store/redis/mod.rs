@@ -225,36 +225,15 @@ impl Store for RedisStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { snapshots: false, one_version: true, shared: true }
+        Capabilities { snapshots: false, one_version: true, shared: true, notices: true }
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {
-        Box::new(Present(self))
+        Box::new(self)
     }
 
     fn counters(&self) -> StoreCounters {
         self.counts.remote()
-    }
-}
-
-/// The store as it is at each read.
-struct Present<'a>(&'a RedisStore);
-
-impl Reader for Present<'_> {
-    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
-        self.0.get(key)
-    }
-
-    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
-        self.0.get_many(keys)
-    }
-
-    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
-        self.0.scan(scan)
-    }
-
-    fn scan_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
-        self.0.scan_keys(scan)
     }
 }
 

@@ -14,6 +14,8 @@ loop-hunt: moves that would cut a loop off the root together, through several mo
   --seed N          replays the choices of a run
   --expect-loops    the rules are switched off: succeed when a loop is found, fail when none is
   --coherence-ms N  for so long a mount may show what was before another mount changed it (default 0)
+  --estale-ms N     for so long ESTALE is met by looking again (default 500): a kernel refuses looks at directories that
+                    were moved while a rename runs in that mount, which takes longer where the store is slow
   --plain           DIRs are any views of one directory: leave out what needs lockwood
 
 Exit code: 0 nothing lost and the moves met (or loops found where expected), 1 not so, 2 could not run.";
@@ -27,6 +29,9 @@ pub(crate) struct Options {
     pub(crate) expect_loops: bool,
     pub(crate) plain: bool,
     pub(crate) coherence: Duration,
+    /// A kernel that has a directory where it was refuses to rename it until a look has found it where it is, and refuses
+    /// the look while a rename between directories runs in that mount (docs/semantics.md). mv(1) looks before each rename.
+    pub(crate) estale: Duration,
 }
 
 impl Options {
@@ -45,6 +50,7 @@ impl Options {
             expect_loops: args.take_flag("--expect-loops"),
             plain: args.take_flag("--plain"),
             coherence: Duration::from_millis(args.take("--coherence-ms")?.unwrap_or(0)),
+            estale: Duration::from_millis(args.take("--estale-ms")?.unwrap_or(500)),
         };
         args.finish()?;
         if !(2..=8).contains(&options.mounts.len()) {

@@ -20,6 +20,8 @@ pub(crate) struct Tally {
     pub(crate) stale: u64,
     /// For how long one of them did at the most.
     pub(crate) stale_longest: Duration,
+    /// The longest that a move has taken, done or refused.
+    pub(crate) move_longest: Duration,
     /// Walks that counted every directory and file.
     pub(crate) walks: u64,
     /// By kind of round: which sides succeeded, and how often.
@@ -39,6 +41,7 @@ impl Tally {
         self.walks += other.walks;
         self.stale += other.stale;
         self.stale_longest = self.stale_longest.max(other.stale_longest);
+        self.move_longest = self.move_longest.max(other.move_longest);
         other.winners.into_iter().for_each(|(k, n)| *self.winners.entry(k).or_default() += n);
         other.refusals.into_iter().for_each(|(k, n)| *self.refusals.entry(k).or_default() += n);
         self.violations.extend(other.violations);
@@ -48,11 +51,13 @@ impl Tally {
     pub(crate) fn print(&self, elapsed: Duration) {
         let seconds = elapsed.as_secs_f64().max(1e-9);
         println!(
-            "{} rounds in {seconds:.1} s ({:.0} a second), {} overlapped, {} walks, {} stale looks (up to {} ms), {} loops",
+            "{} rounds in {seconds:.1} s ({:.0} a second), {} overlapped, {} walks, moves took up to {} ms, \
+             {} stale looks (up to {} ms), {} loops",
             self.rounds,
             self.rounds as f64 / seconds,
             self.overlapped,
             self.walks,
+            self.move_longest.as_millis(),
             self.stale,
             self.stale_longest.as_millis(),
             self.loops

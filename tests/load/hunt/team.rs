@@ -38,9 +38,6 @@ const DIRS_LEN: usize = 5;
 
 /// Rounds between two walks, if nothing calls for one.
 const WALK_EVERY: u64 = 64;
-/// For so long ESTALE is met by looking again: a kernel that has a directory where it was refuses to rename it until a look
-/// has found it where it is (docs/semantics.md). mv(1) looks before each rename.
-const STALE_MAX: Duration = Duration::from_millis(500);
 /// The longest lag of a side behind the barrier.
 const LAG_MAX_US: usize = 60;
 /// Nothing takes longer, unless it hangs: locks are waited for 30 s.
@@ -224,6 +221,8 @@ fn judge(plan: &Plan, done: &[Done], home: &OwnedFd, tally: &mut Tally, hunt: &H
     let last_begin = done.iter().map(|d| d.0).max().unwrap_or_default();
     let first_end = done.iter().map(|d| d.1).min().unwrap_or_default();
     tally.overlapped += u64::from(last_begin < first_end);
+    let longest = done.iter().map(|d| d.1.saturating_sub(d.0)).max().unwrap_or_default();
+    tally.move_longest = tally.move_longest.max(longest);
     let winners: Vec<usize> = (0..done.len()).filter(|side| done[*side].2.is_ok()).collect();
     let named = winners.iter().map(usize::to_string).collect::<Vec<_>>().join("+");
     *tally.winners.entry((kind.name, named)).or_default() += 1;
@@ -279,7 +278,7 @@ fn settled<T>(
     loop {
         let outcome = attempt();
         let is_estale = outcome.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ESTALE));
-        let patience = if is_estale { STALE_MAX } else { hunt.options.coherence };
+        let patience = if is_estale { hunt.options.estale } else { hunt.options.coherence };
         let waited = now() - begun;
         if is_good(&outcome) || waited >= patience {
             return outcome;

@@ -6,6 +6,8 @@
 //! 2. A call that changed nothing (a look, or a refusal, for which Linux often asks nobody) is told of a state that was true
 //!    at some instant between `lag` before it was called and its return. Never of one that came later, and never of one that
 //!    lay before a change which the same host had made at that place and which had returned: a host sees its own changes.
+//!    The place is the one that it was told of: a rename that finds nothing says it of its source, an exchange of one of
+//!    both.
 //!
 //! It follows that nothing is held to be seen in one order on two hosts within the bound. A rename is judged by Linux by
 //! what it knows of both names: where that is old, and names one inode twice, it calls the rename done and asks nobody
@@ -42,14 +44,21 @@ fn changes(event: &Event) -> bool {
     event.call.changes(event.outcome)
 }
 
-/// The changes of the same host at the same place that had returned when the look was called.
+/// The changes of the same host at the place that the look tells of that had returned when it was called.
 fn own_before(look: &Event, events: &[Event], hosts: usize) -> u64 {
-    let touched = look.call.touches();
+    let [from, to] = look.call.touches();
+    let told_of = match (look.call, look.outcome) {
+        (Call::Rename(..), Outcome::Absent) => [from, from],
+        _ => [from, to],
+    };
     let is_own = |event: &Event| {
+        let touched = event.call.touches();
+        let tells = |at| touched.contains(at);
         changes(event)
             && event.ended < look.begun
             && event.thread % hosts == look.thread % hosts
-            && event.call.touches().iter().any(|at| touched.contains(at))
+            // Of an exchange it is not known which of the two was absent.
+            && if matches!(look.call, Call::Exchange(..)) { told_of.iter().all(tells) } else { told_of.iter().any(tells) }
     };
     events.iter().enumerate().filter(|(_, event)| is_own(event)).fold(0, |bits, (at, _)| bits | 1 << at)
 }

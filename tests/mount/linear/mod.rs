@@ -53,7 +53,7 @@ fn histories_through_several_mounts_are_linearizable() {
 }
 
 fn event(thread: usize, begun: u64, ended: u64, call: Call, outcome: Outcome) -> Event {
-    Event { thread, begun, ended, call, outcome, after: 0 }
+    Event { thread, begun, ended, call, outcome, told: outcome, after: 0 }
 }
 
 #[test]

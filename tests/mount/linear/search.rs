@@ -14,6 +14,8 @@ pub(super) struct Event {
     pub(super) ended: u64,
     pub(super) call: Call,
     pub(super) outcome: Outcome,
+    /// What the thread was told, whatever that is held to mean.
+    pub(super) told: Outcome,
     /// Which events took effect before, whatever the clock says: a bit an event.
     pub(super) after: u64,
 }
@@ -84,14 +86,9 @@ pub(super) fn show(events: &[Event]) -> String {
     sorted.sort_by_key(|event| event.begun);
     let line = |e: &&Event| {
         let us = |stamp: u64| stamp / 1000;
-        format!(
-            "  {:>7}-{:<7} us thread {}: {:?} -> {:?}\n",
-            us(e.begun),
-            us(e.ended),
-            e.thread,
-            e.call,
-            e.outcome
-        )
+        let told = if e.told == e.outcome { String::new() } else { format!(", told {:?}", e.told) };
+        let (begun, ended) = (us(e.begun), us(e.ended));
+        format!("  {begun:>7}-{ended:<7} us thread {}: {:?} -> {:?}{told}\n", e.thread, e.call, e.outcome)
     };
     sorted.iter().map(line).collect()
 }

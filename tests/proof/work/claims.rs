@@ -155,6 +155,9 @@ impl Claims {
         truth: &Truth,
         cells: &MemoryCells,
     ) -> Result<(), String> {
+        if change.before.is_some_and(|before| Some(&*before.cell) == change.request.cell.as_ref()) {
+            return Ok(()); // Written once more on top of itself, since nobody was answered.
+        }
         if let (CellKey::Document(Key::Session(session)), Some(_)) = (&change.request.key, change.before) {
             return self.session_changed(*session, truth, cells);
         }

@@ -176,6 +176,9 @@ impl Truth {
             Some(Cell::Slot(slot)) => Some(slot),
             _ => None,
         };
+        if before == Some(slot) {
+            return Ok(()); // Written once more on top of itself, since nobody was answered.
+        }
         let was = before.map(|slot| slot.state);
         match slot.state {
             SlotState::Aborted => self.aborts += 1,

@@ -107,7 +107,7 @@ pub(super) fn see(store: &impl Store) -> View {
 }
 
 /// Whether the rename is seen; all or nothing of it.
-fn renamed(store: &impl Store) -> bool {
+pub(super) fn renamed(store: &impl Store) -> bool {
     let (names, count) = see(store);
     let renamed = names == [entry("b")];
     assert!(renamed || names == [entry("a")], "{names:?}");

@@ -40,7 +40,9 @@ pub(super) struct Faulty {
     pub(super) cells: Arc<MemoryCells>,
     count: AtomicU64,
     fault: Mutex<Option<(u64, Fault)>>,
-    hook: Mutex<Option<(u64, Hook)>>,
+    hooks: Mutex<Vec<(u64, Hook)>>,
+    /// What was there before a request whose answer was lost, until another request for that cell is answered.
+    unanswered: Mutex<Option<(CellKey, Option<StoredCell>)>>,
     /// Every compare-and-set since the count began.
     pub(super) sent: Mutex<Vec<Sent>>,
 }
@@ -51,7 +53,8 @@ impl Faulty {
             cells: cells.clone(),
             count: AtomicU64::new(0),
             fault: Mutex::new(None),
-            hook: Mutex::new(None),
+            hooks: Mutex::new(Vec::new()),
+            unanswered: Mutex::new(None),
             sent: Mutex::new(Vec::new()),
         })
     }
@@ -65,7 +68,16 @@ impl Faulty {
 
     /// Runs `hook` just before that request.
     pub(super) fn before(&self, request: u64, hook: impl FnOnce() + Send + 'static) {
-        *self.hook.lock() = Some((request, Box::new(hook)));
+        self.hooks.lock().push((request, Box::new(hook)));
+    }
+
+    /// Another server takes over: what nobody was answered is lost.
+    pub(super) fn fail_over(&self) -> bool {
+        let lost = self.unanswered.lock().take();
+        lost.is_some_and(|(key, before)| {
+            self.cells.put_back(&key, before);
+            true
+        })
     }
 
     /// How many requests there were since [`Faulty::arm`].
@@ -75,13 +87,8 @@ impl Faulty {
 
     fn request(&self) -> Option<Fault> {
         let number = self.count.fetch_add(1, SeqCst);
-        let hook = {
-            let mut hook = self.hook.lock();
-            hook.take_if(|(at, _)| *at == number)
-        };
-        if let Some((_, hook)) = hook {
-            hook();
-        }
+        let hooks: Vec<_> = self.hooks.lock().extract_if(.., |(at, _)| *at == number).collect();
+        hooks.into_iter().for_each(|(_, hook)| hook());
         match *self.fault.lock() {
             Some((at, fault)) if number == at => Some(fault),
             Some((at, Fault::Crash | Fault::CrashAfter)) if number > at => Some(Fault::Crash),
@@ -117,13 +124,20 @@ impl Cells for Faulty {
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
         let fault = self.request();
         self.sent.lock().push(Sent { key: key.clone(), expected, cell: cell.clone() });
-        let make = || self.cells.cas(key, expected, cell.clone());
+        let make = || {
+            let made = self.cells.cas(key, expected, cell.clone());
+            self.unanswered.lock().take_if(|(of, _)| made.is_ok() && of == key);
+            made
+        };
         let unknown = || Err(CasError::Unknown("lost".into()));
         match fault {
             None => make(),
             Some(Fault::Crash | Fault::LostOnce) => unknown(),
             Some(Fault::CrashAfter | Fault::AnswerLostOnce) => {
-                let _ = make();
+                let before = self.cells.read(key)?;
+                if make().is_ok() {
+                    *self.unanswered.lock() = Some((key.clone(), before));
+                }
                 unknown()
             }
             Some(Fault::Twice) => {

@@ -3,6 +3,7 @@
 mod crashes;
 mod faults;
 mod late;
+mod lost;
 mod table;
 mod threads;
 

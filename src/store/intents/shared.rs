@@ -1,0 +1,189 @@
+//! A store over cells as a whole process uses it: with the sessions of its mounts, and without any.
+//!
+//! Owns which session's intents a commit is made with. Imports the port, the cells' port and `ambient`.
+//!
+//! What is hard: a commit that names no session (a collector's, a recoverer's) has no intents either, and needs some. They
+//! are made when they are needed, under an id that no session has, and taken away again. Nobody ever declares that id dead,
+//! so such a commit is not fenced, as on every engine; and whoever finds one of its intents pending for too long aborts it,
+//! as everybody's.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::{IntentStore, create_slots};
+use crate::ambient::{self, Clock};
+use crate::document::{Key, SessionId, Stored, Version};
+use crate::store::cells::{CasError, CellKey, Cells};
+use crate::store::counts::Counts;
+use crate::store::stopped::Stopped;
+use crate::store::{
+    Capabilities, Commit, CommitError, Intents, Outage, Reader, Scan, ScanItem, Store, StoreCounters,
+    StoreError,
+};
+
+/// So many commits of a session are under way at once; further ones wait. Each has to be settled when the session has died.
+const SLOTS: u16 = 8;
+
+/// A store over cells.
+pub struct SharedIntents<C: Remote + 'static> {
+    cells: Arc<C>,
+    clock: Arc<dyn Clock>,
+    /// Reads for everybody: that needs no session.
+    reader: IntentStore<C>,
+    sessions: RwLock<HashMap<SessionId, Arc<IntentStore<C>>>>,
+    /// Makes the commits of nobody; made at the first.
+    nobody: Mutex<Option<Nobody<C>>>,
+    stopped: Stopped,
+    /// Of commits; of reads it is the reader's.
+    counts: Counts,
+}
+
+/// An author that is no session.
+struct Nobody<C: Remote> {
+    id: SessionId,
+    store: IntentStore<C>,
+}
+
+/// What an engine over cells says of itself beside its cells.
+pub trait Remote: Cells {
+    /// The outage of this moment.
+    fn outage(&self) -> Option<Outage>;
+}
+
+impl<C: Remote + 'static> SharedIntents<C> {
+    /// The store over these cells.
+    pub fn new(cells: Arc<C>, clock: Arc<dyn Clock>) -> Self {
+        let reader = IntentStore::new(Arc::clone(&cells), Arc::clone(&clock), SessionId(0), Vec::new());
+        Self {
+            cells,
+            clock,
+            reader,
+            sessions: RwLock::default(),
+            nobody: Mutex::default(),
+            stopped: Stopped::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn try_commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        self.stopped.refuse()?;
+        let Some(session) = commit.session else { return self.commit_of_nobody(commit) };
+        let found = self.sessions.read().get(&session).cloned();
+        found.ok_or(StoreError::Fenced)?.commit(commit)
+    }
+
+    /// One at a time: these are few.
+    fn commit_of_nobody(&self, commit: &Commit) -> Result<Version, CommitError> {
+        let mut nobody = self.nobody.lock();
+        let author = match nobody.take() {
+            Some(author) => author,
+            None => {
+                let id = SessionId(ambient::random_u64());
+                let slots = create_slots(&self.cells, &self.clock, id, 1)?;
+                Nobody {
+                    id,
+                    store: IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), id, slots),
+                }
+            }
+        };
+        let outcome = author.store.commit(commit);
+        // One that has failed may have left its intent in any state: others look after it, and it is not used again.
+        if matches!(outcome, Ok(_) | Err(CommitError::Conflict(_))) {
+            *nobody = Some(author);
+        }
+        outcome
+    }
+}
+
+impl<C: Remote + 'static> Drop for SharedIntents<C> {
+    fn drop(&mut self) {
+        let Some(Nobody { id, store }) = self.nobody.lock().take() else { return };
+        // A store that is away is not waited for.
+        if let Some(version) = store.unused_slot().filter(|_| self.cells.outage().is_none()) {
+            // Left alone it would do no harm.
+            if let Err(CasError::Store(error)) = self.cells.cas(&CellKey::Slot(id, 0), Some(version), None) {
+                log::debug!("an intent of nobody is left: {error}");
+            }
+        }
+    }
+}
+
+impl<C: Remote + 'static> Intents for SharedIntents<C> {
+    fn cells(&self) -> Arc<dyn Cells> {
+        Arc::clone(&self.cells) as Arc<dyn Cells>
+    }
+
+    fn per_session(&self) -> u16 {
+        SLOTS
+    }
+
+    fn begin(&self, session: SessionId) -> Result<(), StoreError> {
+        let slots = create_slots(&self.cells, &self.clock, session, SLOTS)?;
+        let store = IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), session, slots);
+        self.sessions.write().insert(session, Arc::new(store));
+        Ok(())
+    }
+
+    fn end(&self, session: SessionId) {
+        if let Some(store) = self.sessions.write().remove(&session) {
+            store.fence();
+        }
+    }
+}
+
+impl<C: Remote + 'static> Reader for SharedIntents<C> {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.reader.get(key)
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
+        self.reader.get_many(keys)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.reader.scan(scan)
+    }
+}
+
+impl<C: Remote + 'static> Store for SharedIntents<C> {
+    /// The version returned is the greatest that a written document got: each has its own.
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        let outcome = self.try_commit(commit);
+        self.counts.committed(commit, &outcome);
+        outcome
+    }
+
+    /// A change has been made when the engine has answered; that it survives a power cut then is the engine's part.
+    fn sync(&self) -> Result<(), StoreError> {
+        self.stopped.refuse()?;
+        self.counts.synced();
+        Ok(())
+    }
+
+    fn stop(&self, cause: &str) {
+        self.stopped.stop(cause);
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.cells.outage()
+    }
+
+    fn intents(&self) -> Option<&dyn Intents> {
+        Some(self)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { snapshots: false, one_version: false, shared: true, notices: false }
+    }
+
+    fn snapshot(&self) -> Box<dyn Reader + '_> {
+        Box::new(self)
+    }
+
+    fn counters(&self) -> StoreCounters {
+        let StoreCounters { gets, fetches, scans, .. } = self.reader.counters();
+        StoreCounters { gets, fetches, scans, ..self.counts.now() }
+    }
+}

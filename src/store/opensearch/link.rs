@@ -1,0 +1,330 @@
+//! Requests to the servers of a cluster: which one is asked, for how long, and what an answer, or none, means.
+//!
+//! What is hard:
+//! - A write without an answer may have been made, and may still be. It is never sent twice here: whoever asked reads, and
+//!   decides then ([`Failed::Unanswered`]). Only what was certainly not made is sent again.
+//! - Patience is for an outage, not for a request: once the servers have been away for as long as anybody waits, requests
+//!   fail at once, until one is answered.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use reqwest::blocking::{Client, RequestBuilder};
+use reqwest::{Certificate, Method};
+use serde_json::Value;
+
+use super::address::{Address, Credentials};
+use crate::ambient;
+use crate::store::StoreError;
+use crate::store::outage::{Outage, Outages};
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+/// The servers answer within milliseconds; a node that has died with the request is given up after this.
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+/// However little patience there is.
+const ANSWER_WITHIN_MIN: Duration = Duration::from_secs(2);
+const PAUSE_FIRST: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// All requests of a volume.
+pub(super) struct Link {
+    client: Client,
+    pub(super) address: Address,
+    /// The server that answered last.
+    server: AtomicUsize,
+    patience: Duration,
+    pub(super) outages: Outages,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) body: Value,
+}
+
+/// Why there is no answer to go on with.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// It reached nobody; the next one may.
+    Unreached(StoreError),
+    /// The server will not do it, however often it is asked.
+    Refused(StoreError),
+    /// Nobody knows.
+    Unanswered(String),
+}
+
+impl From<Failed> for StoreError {
+    /// Of a request that changes nothing.
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Unreached(error) | Failed::Refused(error) => error,
+            Failed::Unanswered(cause) => engine("asking the server", cause),
+        }
+    }
+}
+
+/// How a request is sent.
+pub(super) struct Request<'a> {
+    pub(super) method: Method,
+    pub(super) path: &'a str,
+    /// JSON, or lines of it.
+    pub(super) body: Option<Vec<u8>>,
+}
+
+impl<'a> Request<'a> {
+    pub(super) fn get(path: &'a str) -> Self {
+        Self { method: Method::GET, path, body: None }
+    }
+
+    pub(super) fn delete(path: &'a str) -> Self {
+        Self { method: Method::DELETE, path, body: None }
+    }
+
+    pub(super) fn put(path: &'a str, body: &Value) -> Self {
+        Self { method: Method::PUT, path, body: Some(body.to_string().into_bytes()) }
+    }
+
+    pub(super) fn post(path: &'a str, body: &Value) -> Self {
+        Self::lines(path, body.to_string().into_bytes())
+    }
+
+    /// Lines of JSON.
+    pub(super) fn lines(path: &'a str, body: Vec<u8>) -> Self {
+        Self { method: Method::POST, path, body: Some(body) }
+    }
+}
+
+impl Link {
+    pub(super) fn new(address: Address, patience: Duration) -> Result<Self, StoreError> {
+        // The library takes the process's choice, and fails without one.
+        let _ = rustls::crypto::ring::default_provider().install_default(); // Somebody has chosen already: as well.
+        let mut builder = Client::builder()
+            .connect_timeout(CONNECT_WITHIN)
+            .timeout(ANSWER_WITHIN.min(patience.max(ANSWER_WITHIN_MIN)))
+            .redirect(reqwest::redirect::Policy::none())
+            .tcp_nodelay(true)
+            .no_proxy();
+        if let Some(authority) = &address.authority {
+            let authority =
+                Certificate::from_pem(authority).map_err(|error| engine("the file ca-file", error))?;
+            builder = builder.add_root_certificate(authority);
+        }
+        let client = builder.build().map_err(|error| engine("preparing requests", error))?;
+        Ok(Self { client, address, server: AtomicUsize::new(0), patience, outages: Outages::default() })
+    }
+
+    /// Sends what may be sent twice, until it is answered or patience ends.
+    pub(super) fn ask(&self, request: &Request<'_>) -> Result<Reply, StoreError> {
+        self.ask_for_all(request, |_| None)
+    }
+
+    /// The same for an answer of several parts: `unserved` says of it why there is one without an answer, if there is.
+    pub(super) fn ask_for_all(
+        &self,
+        request: &Request<'_>,
+        unserved: impl Fn(&Value) -> Option<String>,
+    ) -> Result<Reply, StoreError> {
+        let mut pauses = Pauses::new(self.patience);
+        loop {
+            let failed = match self.once(request, &unserved) {
+                Ok(reply) if !is_busy(reply.status) => return Ok(reply),
+                Ok(reply) => engine(request.path, explain(&reply)),
+                Err(Failed::Refused(error)) => return Err(error),
+                Err(failed) => failed.into(),
+            };
+            if !pauses.again(self.outages.now()) {
+                return Err(failed);
+            }
+        }
+    }
+
+    /// Sends a change: once, but for servers that have certainly not made it.
+    pub(super) fn tell(&self, request: &Request<'_>) -> Result<Reply, Failed> {
+        let mut pauses = Pauses::new(self.patience);
+        loop {
+            let failed = match self.once(request, &|_| None) {
+                Ok(reply) if reply.status == TOO_MANY => engine(request.path, explain(&reply)),
+                // A node that lost its primary may have sent it on before.
+                Ok(reply) if is_busy(reply.status) => return Err(Failed::Unanswered(explain(&reply))),
+                Err(Failed::Unreached(error)) => error,
+                other => return other,
+            };
+            if !pauses.again(self.outages.now()) {
+                return Err(Failed::Unreached(failed));
+            }
+        }
+    }
+
+    /// Sends it once.
+    fn once(
+        &self,
+        request: &Request<'_>,
+        unserved: &dyn Fn(&Value) -> Option<String>,
+    ) -> Result<Reply, Failed> {
+        let which = self.server.load(Relaxed);
+        let url = format!("{}{}", self.address.server(which), request.path);
+        let mut builder = self.authorized(self.client.request(request.method.clone(), url));
+        if self.outages.now().is_some_and(|outage| outlasts(&outage, self.patience)) {
+            // Nobody waits for an answer any more: it is only asked whether there is one.
+            builder = builder.timeout(ANSWER_WITHIN_MIN);
+        }
+        if let Some(body) = &request.body {
+            builder = builder.header("content-type", "application/json").body(body.clone());
+        }
+        let answer = builder.send().and_then(|answer| Ok((answer.status().as_u16(), answer.bytes()?)));
+        let (status, body) = answer.map_err(|error| {
+            self.leave(which);
+            let not_sent = error.is_connect() || error.is_builder();
+            let cause = causes(&error.without_url());
+            self.outages.failed(&cause);
+            if not_sent {
+                Failed::Unreached(engine("reaching the server", cause))
+            } else {
+                Failed::Unanswered(cause)
+            }
+        })?;
+        let body = match serde_json::from_slice(&body) {
+            Ok(body) => body,
+            Err(_) if body.is_empty() => Value::Null,
+            // Something between here and the server, in most cases.
+            Err(_) => Value::String(String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned()),
+        };
+        let reply = Reply { status, body };
+        if is_busy(status) {
+            // One that is cut off from the others answers so, too. One that has too much to do counts as away: patience is
+            // for all that do not serve.
+            self.leave(which);
+            self.outages.failed(&explain(&reply));
+        } else if let Some(cause) = unserved(&reply.body) {
+            self.leave(which);
+            self.outages.failed(&cause);
+            return Err(Failed::Unanswered(cause));
+        } else {
+            self.outages.answered();
+        }
+        refused(&reply).map_or(Ok(reply), |error| Err(Failed::Refused(error)))
+    }
+
+    /// The next server may be better off.
+    fn leave(&self, which: usize) {
+        let next = (which + 1) % self.address.servers();
+        let _ = self.server.compare_exchange(which, next, Relaxed, Relaxed); // Somebody was faster.
+    }
+
+    fn authorized(&self, builder: RequestBuilder) -> RequestBuilder {
+        match &self.address.credentials {
+            Credentials::None => builder,
+            Credentials::Basic { user, password } => builder.basic_auth(user, password.as_ref()),
+            Credentials::ApiKey(key) => builder.header("authorization", format!("ApiKey {key}")),
+        }
+    }
+}
+
+const TOO_MANY: u16 = 429;
+
+/// Whether to ask again may help.
+fn is_busy(status: u16) -> bool {
+    matches!(status, TOO_MANY | 502..=504)
+}
+
+/// What no repetition helps against, whatever was asked.
+fn refused(reply: &Reply) -> Option<StoreError> {
+    let kind = reply.body.pointer("/error/type").and_then(Value::as_str).unwrap_or_default();
+    match (reply.status, kind) {
+        (401, _) => Some(engine("logging in", "the server refuses the user or the password".to_owned())),
+        // A disk that is nearly full: the servers then let nothing be added.
+        (403 | TOO_MANY, "cluster_block_exception") => Some(StoreError::NoSpace),
+        (403, _) => Some(engine("asking the server", explain(reply))),
+        _ => None,
+    }
+}
+
+/// What the server says of an error.
+pub(super) fn explain(reply: &Reply) -> String {
+    let text = |pointer: &str| reply.body.pointer(pointer).and_then(Value::as_str);
+    match (text("/error/type"), text("/error/reason")) {
+        (Some(kind), Some(reason)) => format!("{kind}: {reason} (HTTP status {})", reply.status),
+        _ => match reply.body.as_str() {
+            Some(said) if !said.is_empty() => format!("HTTP status {}: {said}", reply.status),
+            _ => format!("HTTP status {}", reply.status),
+        },
+    }
+}
+
+pub(super) fn engine(
+    what: impl Into<String>,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> StoreError {
+    StoreError::Engine { what: what.into(), source: source.into() }
+}
+
+/// An error with what caused it, in one line.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Whether nobody waits any more for the end of an outage.
+fn outlasts(outage: &Outage, patience: Duration) -> bool {
+    ambient::wall_clock().duration_since(outage.since).is_ok_and(|away| away >= patience)
+}
+
+/// Bounds how long something is tried.
+struct Pauses {
+    until: Instant,
+    patience: Duration,
+    pause: Duration,
+}
+
+impl Pauses {
+    fn new(patience: Duration) -> Self {
+        Self { until: ambient::monotonic() + patience, patience, pause: PAUSE_FIRST }
+    }
+
+    /// Waits before the next attempt; false if there shall be none.
+    fn again(&mut self, outage: Option<Outage>) -> bool {
+        let left = self.until.saturating_duration_since(ambient::monotonic());
+        if left.is_zero() || outage.is_some_and(|outage| outlasts(&outage, self.patience)) {
+            return false;
+        }
+        // Half of each pause is by chance, so that those who failed together do not come back together.
+        let half = self.pause / 2;
+        let jitter = half.mul_f64((ambient::random_u64() % 1024) as f64 / 1024.0);
+        sleep((half + jitter).min(left));
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn errors_say_what_the_server_says() {
+        let body = json!({ "error": { "type": "t", "reason": "r" } });
+        assert_eq!(explain(&Reply { status: 400, body }), "t: r (HTTP status 400)");
+        assert_eq!(explain(&Reply { status: 502, body: "no gateway".into() }), "HTTP status 502: no gateway");
+        assert_eq!(explain(&Reply { status: 500, body: Value::Null }), "HTTP status 500");
+    }
+
+    #[test]
+    fn a_full_disk_is_no_space() {
+        let body = json!({ "error": { "type": "cluster_block_exception", "reason": "flood stage" } });
+        assert!(matches!(refused(&Reply { status: 429, body }), Some(StoreError::NoSpace)));
+        assert!(refused(&Reply { status: 429, body: Value::Null }).is_none());
+        assert!(matches!(
+            refused(&Reply { status: 401, body: Value::Null }),
+            Some(StoreError::Engine { .. })
+        ));
+    }
+}

@@ -1,0 +1,332 @@
+//! Cells as JSON documents that people can read and query, and back. Pure.
+//!
+//! Every document has `key` (its place in the order of its index, hexadecimal), and what its key says in words. A document
+//! of the volume stands under the name of its kind, with its `version`; the mark of an intent under `mark`. Where there is
+//! neither, for a moment, it says so: `absent`.
+//!
+//! Contents are text where they are text, so that a search finds them, and base64 where they are not.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::ids::sort_key;
+use crate::document::{
+    Chunk, Content, Document, IntentId, Key, Kind, LockClaim, LockMode, LockRecord, Mark, MarkChange, Marked,
+    SessionId, Slot, SlotState, Stored, Version,
+};
+use crate::store::cells::{Cell, CellKey, MarkedDocument};
+
+type Object = Map<String, Value>;
+
+/// Says of a cell that it holds nothing, and is to hold nothing.
+const ABSENT: &str = "absent";
+type Result<T> = std::result::Result<T, String>;
+
+/// What stands in the index.
+pub(super) fn write(key: &CellKey, cell: &Cell) -> Value {
+    let mut object = Object::new();
+    object.insert("key".into(), sort_key(key).into());
+    match cell {
+        Cell::Slot(slot) => write_slot(&mut object, key, slot),
+        Cell::Lock(lock) => write_lock(&mut object, lock),
+        Cell::Document(marked) => {
+            if let CellKey::Document(key) = key {
+                describe(&mut object, key);
+            }
+            if let Some(before) = &marked.before {
+                object.insert("version".into(), before.version.0.into());
+                write_document(&mut object, &before.document);
+            }
+            if let Some(mark) = &marked.mark {
+                object.insert("mark".into(), write_mark(mark));
+            }
+            if marked.before.is_none() && marked.mark.is_none() {
+                object.insert(ABSENT.into(), true.into());
+            }
+        }
+    }
+    object.into()
+}
+
+/// What the key says, for people and for queries.
+fn describe(object: &mut Object, key: &Key) {
+    let mut say = |field: &str, value: Value| drop(object.insert(field.into(), value));
+    let words = |bytes: &[u8]| Value::from(String::from_utf8_lossy(bytes));
+    match key {
+        Key::Node(ino) | Key::Content(ino) | Key::Orphan(ino) | Key::Advisory(ino) => {
+            say("ino", ino.0.into());
+        }
+        Key::Entry(parent, name) => {
+            say("parent", parent.0.into());
+            say("name", words(name.as_bytes()));
+        }
+        Key::Xattr(ino, name) => {
+            say("ino", ino.0.into());
+            say("name", words(name));
+        }
+        Key::Chunk(ino, index) => {
+            say("ino", ino.0.into());
+            say("index", (*index).into());
+        }
+        Key::Volume | Key::Session(_) | Key::Lock(_) => {}
+    }
+}
+
+fn write_document(object: &mut Object, document: &Document) {
+    let value = match document {
+        Document::Content(Content { bytes }) | Document::Chunk(Chunk { bytes }) => write_bytes(bytes),
+        _ => {
+            let mut whole = serde_json::to_value(document).unwrap_or_default();
+            let mut value = whole.get_mut(document.kind().name()).map(Value::take).unwrap_or_default();
+            // An object in every node, since its mapping is one: `{"fifo": null}`, which serde takes as well.
+            if let Some(Value::String(word)) = value.get("body") {
+                value["body"] = json!({ word: null });
+            }
+            value
+        }
+    };
+    object.insert(document.kind().name().into(), value);
+}
+
+fn write_bytes(bytes: &[u8]) -> Value {
+    // A control character takes six bytes in JSON.
+    let is_text = |byte: &u8| *byte >= b' ' || b"\t\n\r".contains(byte);
+    match std::str::from_utf8(bytes) {
+        Ok(text) if bytes.iter().all(is_text) => json!({ "text": text }),
+        _ => json!({ "base64": BASE64.encode(bytes) }),
+    }
+}
+
+fn write_mark(Mark { intent, change }: &Mark) -> Value {
+    let mut mark = Object::new();
+    mark.insert("session".into(), intent.session.to_string().into());
+    mark.insert("slot".into(), intent.slot.into());
+    mark.insert("number".into(), intent.number.into());
+    let change = match change {
+        MarkChange::Put(document) => {
+            let mut after = Object::new();
+            write_document(&mut after, document);
+            mark.insert("after".into(), after.into());
+            "put"
+        }
+        MarkChange::Delete => "delete",
+        MarkChange::Keep => "keep",
+    };
+    mark.insert("change".into(), change.into());
+    mark.into()
+}
+
+fn write_slot(object: &mut Object, key: &CellKey, slot: &Slot) {
+    if let CellKey::Slot(session, index) = key {
+        object.insert("session".into(), session.to_string().into());
+        object.insert("slot".into(), (*index).into());
+    }
+    object.insert("number".into(), slot.number.into());
+    object.insert("state".into(), serde_json::to_value(slot.state).unwrap_or_default());
+    object.insert("marked".into(), serde_json::to_value(&slot.marked).unwrap_or_default());
+}
+
+/// `lock_type` and `lock_count` are as in the book's lock documents, and say what the holders say.
+fn write_lock(object: &mut Object, lock: &LockRecord) {
+    let exclusive = lock.holders.iter().any(|claim| claim.mode == LockMode::Exclusive);
+    let lock_type = match lock.holders.len() {
+        0 => "none",
+        _ if exclusive => "exclusive",
+        _ => "shared",
+    };
+    object.insert("lock_type".into(), lock_type.into());
+    object.insert("lock_count".into(), lock.holders.len().into());
+    let path = String::from_utf8_lossy(&lock.path);
+    object.insert("path".into(), path.clone().into());
+    if path.as_bytes() != lock.path {
+        object.insert("path_base64".into(), BASE64.encode(&lock.path).into());
+    }
+    let claims = |claims: &[LockClaim]| serde_json::to_value(claims).unwrap_or_default();
+    object.insert("holders".into(), claims(&lock.holders));
+    object.insert("waiters".into(), claims(&lock.waiters));
+}
+
+/// The cell that this is, at this version.
+pub(super) fn read(key: &CellKey, source: &Value, at: Version) -> Result<Cell> {
+    if text(source, "key")? != sort_key(key) {
+        return Err("it says that it stands under another key".to_owned());
+    }
+    Ok(match key {
+        CellKey::Slot(..) => Cell::Slot(Slot {
+            number: field(source, "number")?,
+            state: field::<SlotState>(source, "state")?,
+            marked: field::<Vec<Marked>>(source, "marked")?,
+        }),
+        CellKey::Lock(_) => Cell::Lock(read_lock(source)?),
+        // A lock that nothing but a single change has made; one that a commit made is a document like others.
+        CellKey::Document(key) if key.kind() == Kind::Lock && source.get("lock_type").is_some() => {
+            let document = Document::Lock(read_lock(source)?).into();
+            Cell::Document(MarkedDocument { before: Some(Stored { version: at, document }), mark: None })
+        }
+        CellKey::Document(key) => {
+            let document = read_document(source, Some(key.kind()))?;
+            let before = match document {
+                Some(document) => {
+                    Some(Stored { version: Version(field(source, "version")?), document: document.into() })
+                }
+                None => None,
+            };
+            let mark = source.get("mark").map(read_mark).transpose()?;
+            if before.is_none() && mark.is_none() && source.get(ABSENT) != Some(&true.into()) {
+                return Err("it holds neither a document nor the mark of an intent".to_owned());
+            }
+            Cell::Document(MarkedDocument { before, mark })
+        }
+    })
+}
+
+/// The document of this kind in an object; of any kind, if none is named.
+fn read_document(object: &Value, kind: Option<Kind>) -> Result<Option<Document>> {
+    let there = |kind: &Kind| object.get(kind.name()).is_some();
+    let kind = match kind {
+        Some(kind) => Some(kind).filter(there),
+        None => Kind::ALL.into_iter().find(there),
+    };
+    let Some(kind) = kind else { return Ok(None) };
+    let value = &object[kind.name()];
+    Ok(Some(match kind {
+        Kind::Content => Document::Content(Content { bytes: read_bytes(value)? }),
+        Kind::Chunk => Document::Chunk(Chunk { bytes: read_bytes(value)? }),
+        _ => {
+            let whole = json!({ kind.name(): value });
+            Document::deserialize(whole).map_err(|error| format!("field {}: {error}", kind.name()))?
+        }
+    }))
+}
+
+fn read_bytes(value: &Value) -> Result<Arc<[u8]>> {
+    if let Some(text) = value.get("text").and_then(Value::as_str) {
+        return Ok(text.as_bytes().into());
+    }
+    Ok(BASE64.decode(text(value, "base64")?).map_err(|error| format!("field base64: {error}"))?.into())
+}
+
+fn read_mark(mark: &Value) -> Result<Mark> {
+    let intent = IntentId {
+        session: field::<SessionId>(mark, "session")?,
+        slot: field(mark, "slot")?,
+        number: field(mark, "number")?,
+    };
+    let change = match text(mark, "change")? {
+        "put" => {
+            let after = mark.get("after").map_or(Ok(None), |after| read_document(after, None))?;
+            MarkChange::Put(Box::new(after.ok_or("the mark's field after holds no document")?))
+        }
+        "delete" => MarkChange::Delete,
+        "keep" => MarkChange::Keep,
+        other => return Err(format!("{other:?} is no change that a mark can announce")),
+    };
+    Ok(Mark { intent, change })
+}
+
+fn read_lock(source: &Value) -> Result<LockRecord> {
+    let path = match source.get("path_base64").and_then(Value::as_str) {
+        Some(base64) => BASE64.decode(base64).map_err(|error| format!("field path_base64: {error}"))?,
+        None => text(source, "path")?.as_bytes().to_vec(),
+    };
+    Ok(LockRecord { path, holders: field(source, "holders")?, waiters: field(source, "waiters")? })
+}
+
+fn text<'a>(object: &'a Value, name: &str) -> Result<&'a str> {
+    object.get(name).and_then(Value::as_str).ok_or_else(|| format!("field {name} is missing, or no text"))
+}
+
+fn field<T: DeserializeOwned>(object: &Value, name: &str) -> Result<T> {
+    let value = object.get(name).ok_or_else(|| format!("field {name} is missing"))?;
+    serde_json::from_value(value.clone()).map_err(|error| format!("field {name}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{Body, Entry, FileKind, Ino, Locking, Name, Timestamp, Volume};
+
+    fn survives(key: &CellKey, cell: &Cell) {
+        let text = serde_json::to_string(&write(key, cell)).unwrap();
+        let read = read(key, &serde_json::from_str(&text).unwrap(), Version(7));
+        assert_eq!(read.as_ref(), Ok(cell), "{text}");
+    }
+
+    fn chunk(bytes: &[u8]) -> Document {
+        Document::Chunk(Chunk { bytes: bytes.into() })
+    }
+
+    #[test]
+    fn cells_survive() {
+        let intent = IntentId { session: SessionId(5), slot: 2, number: u64::MAX };
+        let key = CellKey::Document(Key::Chunk(Ino(9), 1));
+        for bytes in [&b""[..], b"text", b"\xff\x00", "π".as_bytes()] {
+            let before = Stored { version: Version(u64::MAX >> 1), document: chunk(bytes).into() };
+            for change in [MarkChange::Put(Box::new(chunk(bytes))), MarkChange::Delete, MarkChange::Keep] {
+                let mark = Some(Mark { intent, change });
+                let before = Some(before.clone());
+                survives(&key, &Cell::Document(MarkedDocument { before, mark: mark.clone() }));
+                survives(&key, &Cell::Document(MarkedDocument { before: None, mark }));
+            }
+            survives(&key, &Cell::Document(MarkedDocument { before: Some(before), mark: None }));
+        }
+        survives(&key, &Cell::Document(MarkedDocument { before: None, mark: None }));
+        let mut node = Volume::empty(String::new(), Locking::Tree, 0, Timestamp::default()).empty_root(1, 2);
+        let root = node.body.clone();
+        for body in [root, Body::Fifo, Body::BlockDevice { rdev: 7 }] {
+            node.body = body;
+            let stored = Stored { version: Version(1), document: Document::Node(node.clone()).into() };
+            let key = CellKey::Document(Key::Node(Ino(3)));
+            survives(&key, &Cell::Document(MarkedDocument { before: Some(stored), mark: None }));
+        }
+        let marked = Marked { key: Key::Node(Ino(3)), version: Some(Version(4)) };
+        let slot = Slot { number: 3, state: SlotState::Committed, marked: vec![marked] };
+        survives(&CellKey::Slot(SessionId(1), 0), &Cell::Slot(slot));
+        let claim = LockClaim {
+            session: SessionId(u64::MAX),
+            operation: u64::MAX,
+            mode: LockMode::Exclusive,
+            purpose: "rename /a".into(),
+            since_ns: u64::MAX,
+        };
+        for path in [&b"/clinton"[..], b"/\xff"] {
+            let lock = LockRecord {
+                path: path.to_vec(),
+                holders: vec![claim.clone()],
+                waiters: vec![claim.clone()],
+            };
+            survives(&CellKey::Lock("%2Fclinton".into()), &Cell::Lock(lock));
+        }
+    }
+
+    #[test]
+    fn people_see_what_the_key_says() {
+        let key = CellKey::Document(Key::Entry(Ino(1), Name::new(b"README.txt").unwrap()));
+        let entry = Document::Entry(Entry { ino: Ino(2), kind: FileKind::Regular });
+        let stored = Stored { version: Version(3), document: entry.into() };
+        let cell = Cell::Document(MarkedDocument { before: Some(stored), mark: None });
+        let mut object = write(&key, &cell);
+        object.as_object_mut().unwrap().remove("key");
+        let shown = json!({
+            "parent": 1, "name": "README.txt", "version": 3, "entry": { "ino": 2, "kind": "regular" },
+        });
+        assert_eq!(object, shown);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let key = CellKey::Document(Key::Node(Ino(1)));
+        let at = |source: Value| read(&key, &source, Version(1)).unwrap_err();
+        let own = sort_key(&key);
+        assert!(at(json!({})).starts_with("field key"));
+        assert!(at(json!({ "key": "00" })).contains("another key"));
+        assert!(at(json!({ "key": own })).contains("neither"));
+        assert!(at(json!({ "key": own, "version": 1, "node": {} })).starts_with("field node"));
+        assert!(at(json!({ "key": own, "mark": { "session": "x" } })).starts_with("field session"));
+    }
+}

@@ -1,0 +1,183 @@
+//! The engine over OpenSearch. A server takes long to start, so one test has it, and does all with it.
+
+mod boundaries;
+mod proxy;
+
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use lockwood::document::{Key, SessionId, Stored, Version};
+use lockwood::store::opensearch::{self, Options};
+use lockwood::store::{
+    Capabilities, Commit, CommitError, Intents, Reader, Scan, ScanItem, Store, StoreCounters, StoreError,
+    conformance,
+};
+
+use crate::common::interrupted::renames_end;
+use crate::common::{lockwood, until};
+use crate::opensearch_server::OpenSearchServer;
+use crate::recovery::{Lonely, break_by_url, recover_by_url};
+use crate::two::Two;
+
+/// A store without any document, as one session changes it.
+struct AsSession {
+    store: Arc<dyn Store>,
+    session: SessionId,
+}
+
+impl AsSession {
+    fn empty(url: &str) -> Self {
+        let options = Options { password: None, allow_weak: false, patience: Duration::from_secs(5) };
+        let store = opensearch::format(url, &options, &Commit::new()).unwrap();
+        let session = SessionId(1);
+        store.intents().unwrap().begin(session).unwrap();
+        Self { store, session }
+    }
+}
+
+impl Reader for AsSession {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.store.get(key)
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Stored>>, StoreError> {
+        self.store.get_many(keys)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.store.scan(scan)
+    }
+}
+
+impl Store for AsSession {
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        match commit.session {
+            Some(_) => self.store.commit(commit),
+            None => self.store.commit(&commit.clone().by(self.session)),
+        }
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.store.sync()
+    }
+
+    fn stop(&self, cause: &str) {
+        self.store.stop(cause);
+    }
+
+    fn intents(&self) -> Option<&dyn Intents> {
+        self.store.intents()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    fn snapshot(&self) -> Box<dyn Reader + '_> {
+        self.store.snapshot()
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.store.counters()
+    }
+}
+
+#[test]
+fn it_does_what_every_engine_must() {
+    let Some(server) = OpenSearchServer::start() else { return };
+    let prefixes = AtomicU32::new(0);
+    conformance::run(&|| {
+        let prefix = format!("volume-{}", prefixes.fetch_add(1, Ordering::Relaxed));
+        Box::new(AsSession::empty(&server.url(&prefix))) as Box<dyn Store>
+    });
+}
+
+/// What programs meet: two mounts of one volume, and one that nobody else recovers.
+#[test]
+fn mounts_share_a_volume_and_clean_up_after_each_other() {
+    let Some(server) = OpenSearchServer::start() else { return };
+    if let Some(two) = Two::mounted(server.url("renames")) {
+        renames_of_two_hosts_lose_nothing(&two);
+        renames_end(&two.point(0), &two.point(1));
+        two.finish();
+    }
+    for (prefix, test) in [("recovered", recover_by_url as fn(Lonely)), ("broken", break_by_url)] {
+        if let Some(lonely) = Lonely::mounted(server.url(prefix)) {
+            test(lonely);
+        }
+    }
+    what_someone_has_changed_is_refused(&server.url("changed"));
+}
+
+#[test]
+#[ignore = "takes five minutes: a life that ends costs its patience; scripts/test --long"]
+fn any_request_of_a_rename_may_be_the_last() {
+    let Some(server) = OpenSearchServer::start() else { return };
+    boundaries::any_request_may_be_the_last(&server.url("boundaries"));
+}
+
+/// Indices on which the promises do not hold any more: nobody is let in, and is told which one and why.
+fn what_someone_has_changed_is_refused(url: &str) {
+    let at = url.trim_start_matches("opensearch+");
+    let curl = |arguments: &[&str]| {
+        let json = ["-sSf", "-H", "Content-Type: application/json"];
+        let done = Command::new("curl").args(json).args(arguments).output().unwrap();
+        assert!(done.status.success(), "curl {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    let open = |allow_weak| {
+        let patience = Duration::from_secs(5);
+        let options = Options { password: None, allow_weak, patience };
+        opensearch::open(url, &options).map(drop).map_err(|error| error.to_string())
+    };
+    lockwood(["format", url]).ok();
+    open(false).unwrap();
+    let settings = format!("{at}-node/_settings");
+    curl(&["-XPUT", &settings, "-d", r#"{"index.translog.durability": "async"}"#]);
+    let weak = open(false).unwrap_err();
+    assert!(weak.contains("-node may forget") && weak.contains("-o allow-weak"), "{weak}");
+    open(true).unwrap();
+    curl(&["-XDELETE", &format!("{at}-lock")]);
+    let missing = open(true).unwrap_err();
+    assert!(missing.contains("-lock is not as lockwood has made it: it is missing"), "{missing}");
+    curl(&["-XPUT", &format!("{at}-lock"), "-d", r#"{"settings": {"number_of_shards": 2}}"#]);
+    let split = open(true).unwrap_err();
+    assert!(split.contains("number_of_shards is 2, and must be 1"), "{split}");
+    curl(&["-XDELETE", &format!("{at}-lock")]);
+    curl(&["-XPUT", &format!("{at}-lock")]);
+    let unmapped = open(true).unwrap_err();
+    assert!(unmapped.contains("field key is mapped as nothing"), "{unmapped}");
+}
+
+/// The book's example, again and again: one host renames a directory, the other a file deep inside it.
+fn renames_of_two_hosts_lose_nothing(two: &Two) {
+    let [one, other] = [two.point(0), two.point(1)];
+    let text = "more than nothing";
+    fs::create_dir_all(one.join("clinton/projects/elasticsearch")).unwrap();
+    fs::write(one.join("clinton/projects/elasticsearch/README.txt"), text).unwrap();
+    // What the other host remembers may be old for as long.
+    until("the other host sees it", || other.join("clinton/projects/elasticsearch/README.txt").exists());
+    for round in 0..20 {
+        let (from, to) = if round % 2 == 0 { ("clinton", "bill") } else { ("bill", "clinton") };
+        let (name, next) = (format!("README.{round}"), format!("README.{}", round + 1));
+        let names = if round == 0 { ("README.txt".to_owned(), next) } else { (name, next) };
+        thread::scope(|scope| {
+            scope.spawn(|| fs::rename(one.join(from), one.join(to)).unwrap());
+            // Through whichever name it meets: the directory moves meanwhile.
+            scope.spawn(|| {
+                until("the file is renamed", || {
+                    [from, to].iter().any(|top| {
+                        let dir = other.join(top).join("projects/elasticsearch");
+                        fs::rename(dir.join(&names.0), dir.join(&names.1)).is_ok()
+                    })
+                });
+            });
+        });
+        let kept = one.join(to).join("projects/elasticsearch").join(&names.1);
+        until("the first host sees it", || fs::read_to_string(&kept).is_ok_and(|found| found == text));
+    }
+    two.clean();
+}
