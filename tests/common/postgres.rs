@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const START_MAX: Duration = Duration::from_secs(60);
+
 /// A running server with a database and a superuser called `lockwood`, which needs no password from this machine.
 pub(crate) struct PostgresServer {
     programs: PathBuf,
@@ -58,14 +61,7 @@ impl PostgresServer {
             );
             return None;
         };
-        let directory = tempfile::Builder::new().prefix("lockwood-postgres-").tempdir().unwrap();
-        let user = server_user();
-        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        if let Some((uid, gid)) = user {
-            chown(directory.path(), Some(uid), Some(gid)).unwrap();
-        }
-        let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-        let mut server = Self { programs, user, directory, port, process: None };
+        let mut server = Self::prepared(programs);
         let made = server
             .program("initdb")
             .args(["--auth=trust", "--username=lockwood", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
@@ -73,9 +69,60 @@ impl PostgresServer {
             .output()
             .unwrap();
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
-        server.run();
+        server.run_somewhere();
         server.psql("postgres", "CREATE DATABASE lockwood");
         Some(server)
+    }
+
+    /// A standby of this server. When this returns, nothing is acknowledged that it has not.
+    #[allow(dead_code, reason = "not every test that starts a server has two")]
+    pub(crate) fn standby(&self) -> Self {
+        let mut standby = Self::prepared(self.programs.clone());
+        let copied = standby
+            .program("pg_basebackup")
+            .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "lockwood"])
+            .args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "-D"])
+            .arg(standby.data())
+            .output()
+            .unwrap();
+        assert!(copied.status.success(), "pg_basebackup: {}", String::from_utf8_lossy(&copied.stderr));
+        standby.run_somewhere();
+        self.psql("lockwood", "ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.psql("lockwood", "SELECT pg_reload_conf()");
+        let begun = Instant::now();
+        while self.psql("lockwood", "SELECT sync_state FROM pg_stat_replication") != "sync" {
+            assert!(begun.elapsed() < START_MAX, "it does not follow: {}", standby.said());
+            std::thread::sleep(LOOK_EVERY);
+        }
+        standby
+    }
+
+    /// Makes a primary of a standby.
+    #[allow(dead_code, reason = "not every test that starts a server has two")]
+    pub(crate) fn promote(&self) {
+        assert_eq!(self.psql("lockwood", "SELECT pg_promote()"), "t", "{}", self.said());
+    }
+
+    /// A place for a server, with nothing in it yet.
+    fn prepared(programs: PathBuf) -> Self {
+        let directory = tempfile::Builder::new().prefix("lockwood-postgres-").tempdir().unwrap();
+        let user = server_user();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        if let Some((uid, gid)) = user {
+            chown(directory.path(), Some(uid), Some(gid)).unwrap();
+        }
+        Self { programs, user, directory, port: 0, process: None }
+    }
+
+    /// Starts it for the first time, on a free port: somebody else may take that between the look and the start.
+    fn run_somewhere(&mut self) {
+        for _ in 0..5 {
+            self.port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+            if self.try_run() {
+                return;
+            }
+        }
+        panic!("it does not start: {}", self.said());
     }
 
     fn data(&self) -> PathBuf {
@@ -91,8 +138,12 @@ impl PostgresServer {
         command
     }
 
-    /// Starts it, at the beginning or again, and waits until it answers.
+    /// Starts it again, and waits until it answers.
     pub(crate) fn run(&mut self) {
+        assert!(self.try_run(), "it does not start: {}", self.said());
+    }
+
+    fn try_run(&mut self) -> bool {
         let log = fs::File::options().append(true).create(true).open(self.log()).unwrap();
         let process = self
             .program("postgres")
@@ -107,23 +158,22 @@ impl PostgresServer {
             .stderr(log)
             .spawn()
             .unwrap();
-        self.process = Some(process);
+        // Asked by its own socket: on the port another server may answer.
+        let mut ready = self.program("pg_isready");
+        ready.arg("-q").arg("-h").arg(self.directory.path()).args(["-p", &self.port.to_string()]);
+        let process = self.process.insert(process);
         let begun = Instant::now();
-        loop {
-            let ready = self
-                .program("pg_isready")
-                .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
-                .status();
-            if ready.unwrap().success() {
-                return;
+        while begun.elapsed() < START_MAX {
+            if ready.status().unwrap().success() {
+                return true;
             }
-            assert!(
-                begun.elapsed().as_secs() < 60,
-                "it does not start: {}",
-                fs::read_to_string(self.log()).unwrap()
-            );
-            std::thread::sleep(Duration::from_millis(20));
+            if !matches!(process.try_wait(), Ok(None)) {
+                self.process = None;
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
+        false
     }
 
     /// Ends it: at once with all that is under way, or as a crash does.
@@ -134,6 +184,10 @@ impl PostgresServer {
         let signal = if crash { rustix::process::Signal::QUIT } else { rustix::process::Signal::INT };
         let _ = rustix::process::kill_process(pid, signal);
         let _ = process.wait();
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.log()).unwrap()
     }
 
     /// Where what the server says is kept.
@@ -185,12 +239,8 @@ impl PostgresServer {
         // The server takes it over soon.
         let begun = Instant::now();
         while self.psql("lockwood", "SHOW ssl") != "on" {
-            assert!(
-                begun.elapsed().as_secs() < 60,
-                "it does not offer TLS: {}",
-                fs::read_to_string(self.log()).unwrap()
-            );
-            std::thread::sleep(Duration::from_millis(20));
+            assert!(begun.elapsed() < START_MAX, "it does not offer TLS: {}", self.said());
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 

@@ -8,6 +8,7 @@ mod common;
 
 mod advisory;
 mod contents;
+mod failover;
 mod kept;
 mod opens;
 mod opensearch;

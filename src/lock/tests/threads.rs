@@ -86,7 +86,8 @@ fn exclude_each_other(cells: Arc<dyn Cells>) {
                             if entry.mode == Mode::Exclusive { before != 0 } else { before >= EXCLUSIVE };
                         assert!(!excluded, "{}: {before} before {adds}", entry.id);
                     }
-                    std::thread::yield_now();
+                    // Long enough that the others come meanwhile, however few cores there are.
+                    std::thread::sleep(Duration::from_micros(50));
                     for entry in set.entries() {
                         let adds = if entry.mode == Mode::Exclusive { EXCLUSIVE } else { 1 };
                         paths[&entry.id].fetch_sub(adds, Ordering::SeqCst);

@@ -10,7 +10,7 @@ use super::{CHUNK, Volume, write_file, write_over};
 use crate::common::{program, signal, until};
 
 /// As many kills at most; one has to land between an object and the commit that names it.
-const KILLS: u64 = 12;
+const KILLS: u64 = 50;
 const CHUNKS: usize = 8;
 
 #[test]
@@ -27,7 +27,7 @@ fn a_mount_that_is_killed_leaves_old_bytes_or_new_ones_and_garbage_that_is_colle
             // Until the mount is gone.
             (1..=255).cycle().find(|byte| write_over(&file, &vec![*byte; CHUNKS * CHUNK]).is_err())
         });
-        thread::sleep(Duration::from_millis(40 + 7 * kill));
+        thread::sleep(Duration::from_millis(40 + 7 * (kill % 12)));
         signal(pid, Signal::KILL);
         writer.join().unwrap();
         program("umount", &["-l".as_ref(), volume.points[0].as_os_str()]);

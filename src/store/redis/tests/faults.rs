@@ -171,7 +171,11 @@ fn a_server_may_die_and_come_back() {
             });
         }
         for _ in 0..5 {
-            sleep(Duration::from_millis(150));
+            let before = made.load(Ordering::Relaxed);
+            while made.load(Ordering::Relaxed) < before + 5 {
+                sleep(Duration::from_millis(10));
+            }
+            sleep(Duration::from_millis(100));
             server.kill();
             sleep(Duration::from_millis(50));
             server.restart();
@@ -180,7 +184,6 @@ fn a_server_may_die_and_come_back() {
         ends.store(true, Ordering::Relaxed);
     });
     assert_eq!(children(&store), made.load(Ordering::Relaxed), "each commit that returned was made once");
-    assert!(made.load(Ordering::Relaxed) > 20);
     assert_eq!(store.outage(), None);
 }
 
