@@ -44,10 +44,11 @@ const IN_ONE_THREAD: [(&str, Test); 18] = [
     ("many documents change at once", many_documents),
 ];
 
-const IN_MANY_THREADS: [(&str, Test); 4] = [
+const IN_MANY_THREADS: [(&str, Test); 5] = [
     ("concurrent commits of one counter lose nothing", threads::no_lost_update),
     ("concurrent merges conflict with nobody", threads::merges_at_once),
     ("of two commits that each check what the other writes one fails", threads::no_write_skew),
+    ("so it does where locks cover what they check", threads::no_write_skew_below_locks),
     ("changes are told to who listens", threads::changes_are_told),
 ];
 

@@ -76,27 +76,50 @@ pub(super) fn no_write_skew(store: &dyn Store) {
         let [a, b] = [node(10 + 2 * round), node(11 + 2 * round)];
         // Of both kinds of checks: that nothing is there, then that nothing has changed.
         let absent = [a.clone(), b.clone()].map(Check::Absent);
-        assert!(race(store, [&a, &b], absent), "round {round}: each made what the other checked as absent");
+        let put_both = [&a, &b].map(|key| Commit::new().put(key.clone(), directory(1)));
+        assert!(race(store, &put_both, absent), "round {round}: each made what the other checked as absent");
         let [of_a, of_b] = [&a, &b].map(|key| put(store, key.clone(), directory(0)));
         let versions = [Check::Version(a.clone(), of_a), Check::Version(b.clone(), of_b)];
-        assert!(race(store, [&a, &b], versions), "round {round}: each changed what the other checked");
+        assert!(race(store, &put_both, versions), "round {round}: each changed what the other checked");
     }
 }
 
-/// Two commits at once, each with one of the checks and a put of the other key. Whether one at most was made.
-fn race(store: &dyn Store, [a, b]: [&Key; 2], [first, second]: [Check; 2]) -> bool {
+/// Nor where the commits say that locks cover their checks, and the locks are not what they should be.
+pub(super) fn no_write_skew_below_locks(store: &dyn Store) {
+    const ROUNDS: u64 = 10;
+    let id = SessionId(u64::MAX - 5);
+    if let Some(intents) = store.intents() {
+        intents.begin(id).unwrap();
+    }
+    put(store, Key::Session(id), session(SessionState::Live));
+    let keys = ["a", "b"].map(|text| Key::Entry(Ino(1), name(text)));
+    for round in 0..ROUNDS {
+        let checks = keys.clone().map(|key| {
+            let version = put(store, key.clone(), entry(10 + round));
+            Check::Version(key, version)
+        });
+        let covered = |key: &Key| Commit::new().put(key.clone(), entry(100 + round)).by(id).covered();
+        assert!(
+            race(store, &keys.each_ref().map(covered), checks),
+            "round {round}: each moved what is above the other"
+        );
+    }
+}
+
+/// Two commits at once, each with the check of what the other writes. Whether one at most was made.
+fn race(store: &dyn Store, [of_a, of_b]: &[Commit; 2], [a, b]: [Check; 2]) -> bool {
     let barrier = std::sync::Barrier::new(2);
-    let run = |check: Check, key: &Key| {
+    let run = |commit: &Commit, check: Check| {
         barrier.wait();
-        match store.commit(&Commit::new().check(check).put(key.clone(), directory(1))) {
+        match store.commit(&commit.clone().check(check)) {
             Ok(_) => 1,
             Err(CommitError::Conflict(_)) => 0,
             Err(other) => panic!("{other}"),
         }
     };
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| run(second, a));
-        run(first, b) + other.join().unwrap() <= 1
+        let other = scope.spawn(|| run(of_a, b));
+        run(of_b, a) + other.join().unwrap() <= 1
     })
 }
 

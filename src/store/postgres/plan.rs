@@ -10,7 +10,7 @@
 //! each count it off, and the second must be refused for the entry that is gone, not for the count that would fall below 0.
 //!
 //! What the locks of the tree cover nobody changes while the session that has them lives. So the entries that a covered
-//! commit only checks are not held but looked at, in one statement, behind the one that holds the session.
+//! commit only checks are held by one statement, behind all other entries: out of the order, since nobody else wants them.
 //!
 //! The order is the same for all, so no two commits wait for each other but where one key has several checks, or
 //! two commits hold a row for reading that both then write; those deadlocks the server finds, and they are tried again.
@@ -62,7 +62,10 @@ impl Plan {
         }
         let mut steps = Vec::with_capacity(documents.len() + 1);
         let mut covered = Entries::default();
-        for ((_, key), Part { checks, write }) in documents {
+        for ((is_node, key), Part { checks, write }) in documents {
+            if is_node {
+                steps.extend(std::mem::take(&mut covered).step());
+            }
             if commit.covered && commit.session.is_some() && write.is_none() && covered.add(&checks) {
                 continue;
             }
@@ -109,7 +112,7 @@ impl Entries {
             Value::ListOfBytes(self.names),
             Value::Ints(self.versions),
         ];
-        let sql = Sql::Document(Kind::Entry, Action::MatchVersions);
+        let sql = Sql::Document(Kind::Entry, Action::HoldVersions);
         // Which of them has changed is not known; whoever meets that forgets all that the commit rests on.
         self.first.map(|key| Step { key, call: Call { sql, params } })
     }

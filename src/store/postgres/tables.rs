@@ -78,8 +78,8 @@ pub(super) enum Action {
     HoldVersion,
     /// Keeps whoever would remove it out; it must be there.
     HoldExisting,
-    /// Of several entries: all must have their versions. Keeps nobody out.
-    MatchVersions,
+    /// Keeps all writers of several entries out; each must have its version.
+    HoldVersions,
     /// Makes it; it must not be there.
     Insert,
     /// Makes or replaces it.
@@ -150,7 +150,7 @@ pub(super) fn sql(kind: Kind, action: Action) -> String {
             )
         }
         Action::HoldVersion => held(format!(" AND version = ${}", keys + 1), "FOR SHARE", CHANGED),
-        Action::MatchVersions => MATCH_VERSIONS.to_owned(),
+        Action::HoldVersions => HOLD_VERSIONS.to_owned(),
         Action::HoldExisting => held(String::new(), "FOR KEY SHARE", CHANGED),
         Action::HoldLive => held(" AND state = 'live'".to_owned(), "FOR KEY SHARE", FENCED),
         Action::HoldLiveAlone => held(" AND state = 'live'".to_owned(), "FOR UPDATE", FENCED),
@@ -193,12 +193,12 @@ fn selected(columns: &[&str]) -> String {
 
 /// Each entry by its key, whatever the planner thinks of the size of the table; and by subscripts, since it guesses how long
 /// an array is, and plans anew each time where it finds a shorter one. What is quoted is [`CHANGED`].
-const MATCH_VERSIONS: &str = "WITH found AS (SELECT 1 FROM generate_subscripts(CAST($4 AS bigint[]), 1) AS nth \
-     WHERE (SELECT version FROM entry WHERE parent = (CAST($1 AS bigint[]))[nth] \
-         AND position = (CAST($2 AS bigint[]))[nth] AND name = (CAST($3 AS bytea[]))[nth]) \
-         = (CAST($4 AS bigint[]))[nth]) \
+const HOLD_VERSIONS: &str = "WITH held AS (SELECT 1 FROM generate_subscripts(CAST($4 AS bigint[]), 1) AS nth, \
+     LATERAL (SELECT 1 FROM entry WHERE parent = (CAST($1 AS bigint[]))[nth] \
+         AND position = (CAST($2 AS bigint[]))[nth] AND name = (CAST($3 AS bytea[]))[nth] \
+         AND version = (CAST($4 AS bigint[]))[nth] FOR SHARE) AS entry) \
      SELECT CAST(CASE WHEN count(*) = cardinality(CAST($4 AS bigint[])) THEN '1' \
-         ELSE 'lockwood: the document has changed' END AS bigint) FROM found";
+         ELSE 'lockwood: the document has changed' END AS bigint) FROM held";
 
 /// A part that the node's kind does not have becomes something that the constraints of the table refuse: children of what is
 /// no directory, a size of what is no regular file.
