@@ -81,7 +81,7 @@ impl<C: Cells + ?Sized> IntentStore<C> {
     }
 
     fn try_commit(&self, commit: &Commit) -> Result<Version, CommitError> {
-        let mut taken = self.pool.take(&self.requests)?;
+        let mut taken = self.pool.take(&self.requests);
         let mut round = 0;
         loop {
             self.refuse()?;

@@ -49,11 +49,6 @@ impl<C: Cells + ?Sized> Requests<C> {
         Self { cells, clock, seed: AtomicU64::new(seed) }
     }
 
-    /// The time, for bounds on waiting.
-    pub(super) fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
     /// Pauses before another try, longer at each round, and never as long as somebody else.
     pub(super) fn pause(&self, round: u32) {
         let most = PAUSE_FIRST.saturating_mul(1 << round.min(16)).min(PAUSE_MAX);

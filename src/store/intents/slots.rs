@@ -3,18 +3,13 @@
 //! Owns the pool that the threads of a session share. No lock of it is held while anything is asked or waited for.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::decide;
 use super::requests::Requests;
 use crate::document::{Slot, Version};
-use crate::store::StoreError;
 use crate::store::cells::Cells;
-
-/// How long a thread waits for a slot: longer than any commit takes.
-const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A slot as its owner knows it.
 #[derive(Clone, Debug)]
@@ -63,20 +58,14 @@ impl Pool {
         self.0.lock().front().filter(|own| !own.in_doubt).map(|own| own.version)
     }
 
-    /// A slot; waits for one.
-    pub(super) fn take<C: Cells + ?Sized>(&self, requests: &Requests<C>) -> Result<Taken<'_>, StoreError> {
-        let begun = requests.now();
+    /// A slot; waits for one. That ends when a commit ends, which waits no longer for a store that is away than the engine
+    /// does.
+    pub(super) fn take<C: Cells + ?Sized>(&self, requests: &Requests<C>) -> Taken<'_> {
         let mut round = 0;
         loop {
             let free = self.0.lock().pop_front();
             if let Some(own) = free {
-                return Ok(Taken { pool: self, own });
-            }
-            if requests.now().saturating_sub(begun) > WAIT_MAX {
-                return Err(StoreError::Engine {
-                    what: "waiting for an intent".into(),
-                    source: "all intents of the session are in use".into(),
-                });
+                return Taken { pool: self, own };
             }
             requests.pause(round);
             round += 1;

@@ -46,11 +46,11 @@ pub(super) fn id(key: &CellKey) -> String {
     if id.len() <= ID_BYTES_MAX { id } else { format!("#{}", hex(&Sha256::digest(sorted(key)))) }
 }
 
-/// The id of a lock: the path itself, which a URL has as `%2Fclinton`. One that is no text stays URL-encoded; such an id
-/// does not begin with a slash, as paths do.
+/// The id of a lock: the path itself, which a URL has as `%2Fclinton`. One that is no text, or was shortened and is no path,
+/// stays URL-encoded; such an id does not begin with a slash, as paths do.
 fn lock(id: &str) -> String {
     match String::from_utf8(text::decode(id)) {
-        Ok(path) if path.starts_with('/') => path,
+        Ok(path) if path.starts_with('/') && text::encode(path.as_bytes()) == id => path,
         _ => id.to_owned(),
     }
 }
@@ -101,6 +101,8 @@ mod tests {
             (CellKey::Document(Key::Lock("%2Fclinton".into())), "lock", "/clinton"),
             (CellKey::Lock("%2Fclinton%2Fa%20b".into()), "lock", "/clinton/a b"),
             (CellKey::Lock("%2F%FF".into()), "lock", "%2F%FF"),
+            (CellKey::Lock("%2Fa%3Db".into()), "lock", "/a=b"),
+            (CellKey::Lock("%2Fa=b".into()), "lock", "%2Fa=b"),
             (CellKey::Slot(SessionId(0xab), 3), "intent", "00000000000000ab:3"),
         ] {
             assert_eq!((index(&key), &*id(&key)), (index_is, id_is));

@@ -171,16 +171,17 @@ pub fn format(url: &str, options: &Options, commit: &Commit) -> Result<Arc<dyn S
             Write::Delete(_) | Write::Merge(..) => None,
         })
         .collect();
-    if cells.read(&CellKey::Document(Key::Volume)).map_err(of_store)?.is_some() {
-        return Err(OpenError::Occupied { server });
-    }
     puts.sort_by_key(|(key, _)| **key == Key::Volume);
     for (key, document) in puts {
         let stored = Stored { version: Version(1), document: document.clone().into() };
         let cell = Cell::Document(MarkedDocument { before: Some(stored), mark: None });
         let at = CellKey::Document(key.clone());
-        // What a formatting that was cut short has left.
+        // What a formatting that was cut short has left. Read before it is seen that no volume is there: so what is written
+        // over has been changed by nobody who has mounted one.
         let left = if *key == Key::Volume { None } else { cells.read(&at).map_err(of_store)? };
+        if cells.read(&CellKey::Document(Key::Volume)).map_err(of_store)?.is_some() {
+            return Err(OpenError::Occupied { server });
+        }
         match cells.cas(&at, left.map(|left| left.version), Some(cell)) {
             Ok(_) => {}
             Err(CasError::Conflict) => return Err(OpenError::Occupied { server }),

@@ -96,14 +96,11 @@ impl Shared {
         let mut said = false;
         while !self.ends() {
             let failed = match self.pool.connect() {
-                Ok(mut connection) => {
-                    said = false;
-                    match self.follow(&mut connection, &mut ready) {
-                        Ok(()) => return,
-                        Err(error) if error.code().is_some() => Failed::Refused(error),
-                        Err(error) => Failed::Lost(error),
-                    }
-                }
+                Ok(mut connection) => match self.follow(&mut connection, &mut ready, &mut said) {
+                    Ok(()) => return,
+                    Err(error) if error.code().is_some() => Failed::Refused(error),
+                    Err(error) => Failed::Lost(error),
+                },
                 Err(failed) => failed,
             };
             if let Some(ready) = ready.take() {
@@ -123,9 +120,11 @@ impl Shared {
         &self,
         connection: &mut Connection,
         ready: &mut Option<SyncSender<Result<(), Failed>>>,
+        said: &mut bool,
     ) -> Result<(), RedisError> {
         let mut subscribed = connection.as_pubsub();
         subscribed.subscribe(&self.channel)?;
+        *said = false;
         match ready.take() {
             Some(ready) => {
                 let _ = ready.send(Ok(())); // As above.

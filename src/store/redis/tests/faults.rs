@@ -162,17 +162,16 @@ fn a_server_may_die_and_come_back() {
     let ends = AtomicBool::new(false);
     let made = AtomicU64::new(0);
     scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                while !ends.load(Ordering::Relaxed) {
-                    store.commit(&add_one()).unwrap();
-                    made.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
+        let work = || {
+            while !ends.load(Ordering::Relaxed) {
+                store.commit(&add_one()).unwrap();
+                made.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let workers = [(); 3].map(|()| scope.spawn(work));
         for _ in 0..5 {
             let before = made.load(Ordering::Relaxed);
-            while made.load(Ordering::Relaxed) < before + 5 {
+            while made.load(Ordering::Relaxed) < before + 5 && !workers.iter().any(|w| w.is_finished()) {
                 sleep(Duration::from_millis(10));
             }
             sleep(Duration::from_millis(100));
