@@ -216,7 +216,7 @@ impl Store for CachedStore {
                 return Err(error);
             }
         };
-        let one_version = self.capabilities().one_version || commit.writes.len() == 1;
+        let one_version = self.capabilities().tells_versions_of(commit);
         for (write, merged, guard) in guards {
             let mut asked = asked;
             let found = match write {

@@ -225,6 +225,13 @@ pub struct Capabilities {
     pub notices: bool,
 }
 
+impl Capabilities {
+    /// Whether the documents that `commit` writes have the version that making it returns.
+    pub fn tells_versions_of(&self, commit: &Commit) -> bool {
+        self.one_version || commit.writes.len() == 1
+    }
+}
+
 /// What a store that others change as well tells of their changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {

@@ -75,7 +75,6 @@ impl PostgresServer {
     }
 
     /// A standby of this server. When this returns, nothing is acknowledged that it has not.
-    #[allow(dead_code, reason = "not every test that starts a server has two")]
     pub(crate) fn standby(&self) -> Self {
         let mut standby = Self::prepared(self.programs.clone());
         let copied = standby
@@ -98,7 +97,6 @@ impl PostgresServer {
     }
 
     /// Makes a primary of a standby.
-    #[allow(dead_code, reason = "not every test that starts a server has two")]
     pub(crate) fn promote(&self) {
         assert_eq!(self.psql("lockwood", "SELECT pg_promote()"), "t", "{}", self.said());
     }

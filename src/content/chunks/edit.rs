@@ -215,7 +215,7 @@ impl ChunkFile {
                 return Err(error);
             }
         };
-        let told = (self.tells_all_versions() || commit.writes.len() == 1).then_some(version);
+        let told = self.store().capabilities().tells_versions_of(&commit).then_some(version);
         let written = self.made(planned, told);
         self.state.lock().written.extend(written);
         Ok(())

@@ -84,8 +84,8 @@ impl Namespace {
             let commit = commit.put(Key::Node(ino), Document::Node(node.clone()));
             let version = self.commit(&commit)?;
             if let (Some(size), Some(io)) = (shrunk, &mut io) {
-                let is_its_own = self.store.capabilities().one_version || commit.writes.len() == 1;
-                let version = if is_its_own { version } else { self.live_node(ino)?.0 };
+                let is_told = self.store.capabilities().tells_versions_of(&commit);
+                let version = if is_told { version } else { self.live_node(ino)?.0 };
                 let before = old.regular().map_or(0, |regular| regular.blocks);
                 self.cut(&pin, io, ino, (version, size), before)?;
             }
