@@ -20,6 +20,7 @@ pub mod cli;
 pub mod content;
 pub mod document;
 pub mod fuse;
+pub mod later;
 pub mod lock;
 pub mod mounts;
 pub mod namespace;

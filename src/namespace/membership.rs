@@ -146,6 +146,11 @@ impl Membership {
         }
         let settings = LockSettings { silence_stops: false, keep_for: KEEP_FOR, ..LockSettings::default() };
         let locks = SharedLocks::new(cells, clock, Arc::clone(member.standing()), settings);
+        // Elsewhere a commit releases the locks that it was made under.
+        let locks = match store.intents() {
+            Some(intents) => locks.releasing(intents.later()),
+            None => locks,
+        };
         let keeper = match redlock {
             None => Some(Keeper::start(locks.clone(), &**store)?),
             Some(_) => None,

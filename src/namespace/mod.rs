@@ -120,8 +120,10 @@ impl Default for Settings {
     }
 }
 
-/// How long an operation goes on retrying after conflicts.
+/// How long an operation goes on retrying after conflicts, and how often at least: one that has waited for locks has not
+/// been in conflict for all that time.
 const RETRY_TIME_MAX: Duration = Duration::from_secs(30);
+const ATTEMPTS_MIN: u32 = 16;
 
 /// The first pause between attempts; doubled up to [`PAUSE_MAX`], with jitter.
 const PAUSE_FIRST: Duration = Duration::from_micros(20);
@@ -207,7 +209,7 @@ impl Namespace {
             };
             attempts += 1;
             let begun = *begun.get_or_insert_with(ambient::monotonic);
-            if begun.elapsed() > RETRY_TIME_MAX {
+            if attempts >= ATTEMPTS_MIN && begun.elapsed() > RETRY_TIME_MAX {
                 return Err(NamespaceError::Contended { attempts, key });
             }
             let jitter = ambient::random_u64() % (pause.as_nanos() as u64).max(1);

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use self::cells::Cells;
 use crate::document::codec::CodecError;
 use crate::document::{Document, Ino, Key, Node, SessionId, Stored, Version};
+use crate::later::Later;
 
 pub use commit::{Check, Commit, CommitError, Write};
 pub use outage::Outage;
@@ -270,6 +271,9 @@ pub trait Intents: Send + Sync {
 
     /// Forgets those of a session that makes no further commit.
     fn end(&self, session: SessionId);
+
+    /// Where requests are made that no operation waits for.
+    fn later(&self) -> Arc<dyn Later>;
 }
 
 /// A store of documents.

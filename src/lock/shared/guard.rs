@@ -49,7 +49,7 @@ pub struct SharedGuard {
     /// Whether a commit has released what the operation has claimed for itself.
     pub(super) released: AtomicBool,
     /// Dropped after the locks are released.
-    pub(super) operation: Operation,
+    pub(super) operation: Arc<Operation>,
 }
 
 impl SharedGuard {
@@ -115,14 +115,29 @@ impl Drop for SharedGuard {
             self.leave_all();
             return;
         }
-        let op = self.op();
-        if *self.released.get_mut() || self.locks.release_at_once(&self.held, op).unwrap_or(false) {
+        if *self.released.get_mut() {
             self.held.clear();
         }
-        // What could not be released has been said.
-        drop(self.locks.release_each(std::mem::take(&mut self.held), op));
-        self.locks.end_uses(&mut self.uses);
+        let (held, uses) = (std::mem::take(&mut self.held), std::mem::take(&mut self.uses));
+        let (locks, op, operation) = (self.locks.clone(), self.op(), Arc::clone(&self.operation));
+        if held.is_empty() || !self.granted {
+            return release(&locks, op, held, uses);
+        }
+        let releasing = self.locks.releasing.begin(held.iter().map(|held| held.key.clone()).collect());
+        self.locks.later.run(Box::new(move || {
+            release(&locks, op, held, uses);
+            drop((operation, releasing));
+        }));
     }
+}
+
+/// Lets go of what an operation has claimed and used.
+fn release(locks: &SharedLocks, op: OpId, held: Vec<Held>, mut uses: Vec<Use>) {
+    if !locks.release_at_once(&held, op).unwrap_or(false) {
+        // What could not be released has been said.
+        drop(locks.release_each(held, op));
+    }
+    locks.end_uses(&mut uses);
 }
 
 impl std::fmt::Debug for SharedGuard {

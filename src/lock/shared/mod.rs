@@ -39,6 +39,7 @@ use super::set::LockEntry;
 use super::{Blocked, Counters, LockError, LockSet, Mode, OpId, Wait};
 use crate::ambient::Clock;
 use crate::document::{LockClaim, LockRecord, SessionId};
+use crate::later::{Inline, Later, UnderWay};
 use crate::store::StoreError;
 use crate::store::cells::{CellKey, Cells, StoredCell};
 use at_once::AtOnce;
@@ -98,6 +99,11 @@ pub struct SharedLocks {
     /// Whether somebody else held or wanted one of the locks that were asked for last.
     met_others: Arc<AtomicBool>,
     kept: Arc<KeptLocks>,
+    /// Where locks are released.
+    later: Arc<dyn Later>,
+    /// The documents that are being released while their operation has ended already. Who wants one of them waits for that,
+    /// or it would take him for somebody else.
+    releasing: Arc<UnderWay<CellKey>>,
 }
 
 /// A lock that an operation wants.
@@ -149,8 +155,14 @@ impl SharedLocks {
         settings: Settings,
     ) -> Self {
         let store = Store { cells, clock, seed: standing.session().0 };
-        let (closed, counted, met_others, kept) = Default::default();
-        Self { store, standing, closed, settings, counted, met_others, kept }
+        let (closed, counted, met_others, kept, releasing) = Default::default();
+        let later = Arc::new(Inline);
+        Self { store, standing, closed, settings, counted, met_others, kept, later, releasing }
+    }
+
+    /// The same locks, released there: whoever drops a guard does not wait for it.
+    pub fn releasing(self, later: Arc<dyn Later>) -> Self {
+        Self { later, ..self }
     }
 
     /// Takes all locks of the set, or none. Does not wait for anybody.
@@ -232,6 +244,7 @@ impl SharedLocks {
         let is_try = wait.longest.is_zero();
         let wait = Wait { longest: self.store.clock.now().saturating_add(wait.longest), ..wait };
         let documents = self.documents_of(set);
+        self.releasing.wait_for(&*self.store.clock, documents.iter().map(|wanted| &wanted.key));
         self.want_kept(&documents);
         let mut guard = self.empty_guard();
         match self.take_at_once(&documents, &purpose, &mut guard)? {
@@ -258,7 +271,7 @@ impl SharedLocks {
             uses: Vec::new(),
             granted: false,
             released: AtomicBool::new(false),
-            operation: self.standing.begin(),
+            operation: Arc::new(self.standing.begin()),
         }
     }
 

@@ -13,17 +13,20 @@
 //! 4. A rename that must wait must not hold up others: [`Patience::Try`] never waits, and the caller can take the
 //!    operation elsewhere before it asks again with [`Patience::Wait`].
 
+mod resolved;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::ambient;
-use crate::document::{Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta, Timestamp, Version};
+use crate::document::{Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta, Timestamp};
 use crate::lock::{LockError, LockGuard, LockId, Mode, Plan, Request, Wait};
-use crate::namespace::resolve::Chain;
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
-use crate::rules::{Rule, holds};
-use crate::store::{Check, Commit, NodeRef, StoreError};
+use crate::store::{Commit, StoreError};
 
+pub use resolved::{rests_on, still_fits};
+
+use self::resolved::{Paths, Resolved, Side};
 use super::make::{Make, What};
 use super::remove::After;
 
@@ -66,33 +69,11 @@ pub enum Patience<'a> {
     Wait(Wait<'a>),
 }
 
-/// Everything that a rename rests on, as read at one time.
-struct Resolved {
-    source: Side,
-    target: Option<Side>,
-    source_chain: Chain,
-    target_chain: Chain,
-}
-
 /// A rename that is being made, under these locks.
 struct Move<'a> {
     rename: &'a Rename,
     held: Option<&'a LockGuard>,
     now: Timestamp,
-}
-
-/// The two names of a rename, as paths.
-#[derive(PartialEq, Eq)]
-struct Paths {
-    source: LockId,
-    target: LockId,
-}
-
-/// One name and what stands under it.
-struct Side {
-    version: Version,
-    entry: Entry,
-    node: (Version, NodeRef),
 }
 
 impl Rename {
@@ -226,54 +207,6 @@ impl Namespace {
         Ok(Some(granted?))
     }
 
-    /// Whether the subtrees that were walked for their locks are those that stand at these paths now. Strategies that
-    /// lock paths alone do not care.
-    fn means_the_same(&self, paths: &Paths, rename: &Rename, before: &Resolved, now: &Resolved) -> bool {
-        let inos = |resolved: &Resolved| paths.tops(resolved).iter().map(|(ino, _)| *ino).collect::<Vec<_>>();
-        !self.volume.locking.locks_members(paths.plan(rename.manner))
-            || inos(before) == inos(now)
-            || !holds(Rule::MembersStillMeant)
-    }
-
-    /// Reads everything that the rename rests on and judges it. `None`: there is nothing to do.
-    fn resolve(&self, rename: &Rename) -> Result<Option<Resolved>> {
-        let source_chain = self.chain(rename.parent)?;
-        let target_chain = self.chain(rename.new_parent)?;
-        let source = self.side(&rename.source_key())?.ok_or(NamespaceError::NotFound)?;
-        let target = self.side(&rename.target_key())?;
-        let resolved = Resolved { source, target, source_chain, target_chain };
-        match &resolved.target {
-            Some(_) if matches!(rename.manner, Manner::NoReplace | Manner::WhiteoutNoReplace) => {
-                return Err(NamespaceError::Exists);
-            }
-            None if rename.manner == Manner::Exchange => return Err(NamespaceError::NotFound),
-            Some(target) if target.entry.ino == resolved.source.entry.ino => return Ok(None),
-            _ => {}
-        }
-        let is_directory = resolved.source.entry.kind == FileKind::Directory;
-        if is_directory
-            && resolved.leads_to(rename.new_parent, resolved.source.entry.ino, &resolved.target_chain)
-        {
-            return Err(NamespaceError::IntoItself);
-        }
-        if let Some(target) = &resolved.target {
-            let above = target.entry.kind == FileKind::Directory
-                && resolved.leads_to(rename.parent, target.entry.ino, &resolved.source_chain);
-            match rename.manner {
-                Manner::Exchange if above => return Err(NamespaceError::IntoItself),
-                Manner::Exchange => {}
-                _ => may_replace(&resolved.source, target)?,
-            }
-        }
-        Ok(Some(resolved))
-    }
-
-    fn side(&self, key: &Key) -> Result<Option<Side>> {
-        let Some((version, entry)) = self.entry(key)? else { return Ok(None) };
-        let node = self.target(key, entry)?;
-        Ok(Some(Side { version, entry, node }))
-    }
-
     /// The commit: every check of what was resolved, and every write.
     fn move_names(
         &self,
@@ -395,75 +328,6 @@ impl Namespace {
     }
 }
 
-/// Whether a rename that holds its locks may go on, having `found` this under them where it had resolved that `before`. If
-/// not, its paths came to mean something else before the locks were granted, and it starts over. The model checker asks too.
-pub fn still_fits<P: PartialEq>(before: &P, found: &P) -> bool {
-    before == found || !holds(Rule::RevalidatedUnderLocks)
-}
-
-/// What the commit of a rename checks, each once: its two names, and the entry of every directory above either. So the
-/// tree stays a tree without any lock. Whatever stands for a check; the model checker has its own.
-pub fn rests_on<C: PartialEq>(
-    source: C,
-    target: C,
-    above_source: impl Iterator<Item = C>,
-    above_target: impl Iterator<Item = C>,
-) -> Vec<C> {
-    let names = [(Rule::SourceEntryChecked, source), (Rule::TargetEntryChecked, target)];
-    let mut checks: Vec<C> = Vec::with_capacity(24);
-    checks.extend(names.into_iter().filter(|(rule, _)| holds(*rule)).map(|(_, check)| check));
-    let above_source = above_source.filter(|_| holds(Rule::SourceAncestorsChecked));
-    let above_target = above_target.filter(|_| holds(Rule::DestinationAncestorsChecked));
-    for check in above_source.chain(above_target) {
-        if !checks.contains(&check) {
-            checks.push(check);
-        }
-    }
-    checks
-}
-
-impl Resolved {
-    fn paths(&self, rename: &Rename) -> Result<Paths> {
-        let source = self.source_chain.path(&rename.name)?;
-        Ok(Paths { source, target: self.target_chain.path(&rename.new_name)? })
-    }
-
-    fn checks(&self, rename: &Rename) -> Vec<Check> {
-        let source = Check::Version(rename.source_key(), self.source.version);
-        let target = match &self.target {
-            Some(target) => Check::Version(rename.target_key(), target.version),
-            None => Check::Absent(rename.target_key()),
-        };
-        rests_on(source, target, self.source_chain.checks(), self.target_chain.checks())
-    }
-
-    /// Whether the way from the root to `directory` leads through `ino`.
-    fn leads_to(&self, directory: Ino, ino: Ino, chain: &Chain) -> bool {
-        directory == ino || chain.contains(ino)
-    }
-}
-
-impl Paths {
-    fn plan(&self, manner: Manner) -> Plan<'_> {
-        match manner {
-            Manner::Exchange => Plan::Exchange { one: &self.source, other: &self.target },
-            _ => Plan::Rename { source: &self.source, destination: &self.target },
-        }
-    }
-
-    /// What moves or is put away, each with its path.
-    fn tops(&self, resolved: &Resolved) -> Vec<(Ino, &LockId)> {
-        let target = resolved.target.as_ref().map(|side| (side.entry.ino, &self.target));
-        [(resolved.source.entry.ino, &self.source)].into_iter().chain(target).collect()
-    }
-
-    /// For people.
-    fn describe(&self, manner: Manner) -> Arc<str> {
-        let verb = if manner == Manner::Exchange { "exchange" } else { "rename" };
-        [verb, " ", &self.source.to_string(), " to ", &self.target.to_string()].concat().into()
-    }
-}
-
 /// How the counts of a parent change.
 #[derive(Clone, Copy)]
 struct Counts {
@@ -474,18 +338,6 @@ struct Counts {
 impl Counts {
     fn delta(self, now: Timestamp) -> NodeDelta {
         NodeDelta::entries_changed(self.children, self.subdirectories as i32, now)
-    }
-}
-
-fn may_replace(source: &Side, target: &Side) -> Result<()> {
-    let directory = FileKind::Directory;
-    match (source.entry.kind == directory, target.entry.kind == directory) {
-        (true, false) => Err(NamespaceError::NotADirectory),
-        (false, true) => Err(NamespaceError::IsADirectory),
-        (true, true) if target.node.1.directory().is_some_and(|d| d.children > 0) => {
-            Err(NamespaceError::NotEmpty)
-        }
-        _ => Ok(()),
     }
 }
 

@@ -98,6 +98,32 @@ fn who_opens_what_was_replaced_or_removed_is_sent_to_look_and_finds_what_is_ther
     hosts.finish();
 }
 
+/// A rename between two names of one file does nothing. That there are two must be so, and not only remembered.
+#[test]
+fn a_rename_to_where_something_was_once_is_made() {
+    let hosts = who_remember_everything();
+    let rename = |from: &str, to: &str| Rename {
+        parent: ROOT,
+        name: name(from),
+        new_parent: ROOT,
+        new_name: name(to),
+        manner: Manner::Replace,
+    };
+    let ino = written(&hosts.ada, "there", b"here");
+    assert_eq!(hosts.grace.lookup(ROOT, &name("there")).unwrap().0, ino);
+    hosts.ada.rename(Caller::ROOT, &rename("there", "back"), Patience::Try).unwrap();
+    assert_eq!(hosts.grace.lookup(ROOT, &name("back")).unwrap().0, ino);
+    assert_eq!(hosts.grace.lookup(ROOT, &name("there")).unwrap().0, ino, "what is remembered");
+    hosts.grace.rename(Caller::ROOT, &rename("back", "there"), Patience::Try).unwrap();
+    for host in [&hosts.ada, &hosts.grace] {
+        host.open(ino).unwrap();
+        host.close_file(ino).unwrap();
+    }
+    refused!(hosts.grace.lookup(ROOT, &name("back")), E::NotFound);
+    assert_eq!(hosts.grace.lookup(ROOT, &name("there")).unwrap().0, ino);
+    hosts.finish();
+}
+
 #[test]
 fn an_open_is_one_request_between_hosts_and_brings_the_bytes_of_a_small_file() {
     let hosts = who_remember_everything();

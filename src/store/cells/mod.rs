@@ -58,6 +58,9 @@ pub struct StoredCell {
     pub cell: Arc<Cell>,
 }
 
+/// What was read of several cells.
+pub type Found = Result<Vec<Option<StoredCell>>, StoreError>;
+
 /// Why a compare-and-set is not known to have taken effect.
 #[derive(Debug, thiserror::Error)]
 pub enum CasError {
@@ -109,6 +112,18 @@ pub trait Cells: Send + Sync {
     /// # Errors
     /// [`CasError`].
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError>;
+
+    /// Makes such a change and reads other cells, in any order. Engines that are asked over a network do both at once.
+    fn cas_and_read(
+        &self,
+        key: &CellKey,
+        expected: Option<Version>,
+        cell: Option<Cell>,
+        read: &[CellKey],
+    ) -> (Result<Version, CasError>, Found) {
+        let found = self.read_many(read);
+        (self.cas(key, expected, cell), found)
+    }
 
     /// Makes several such changes, each by itself, in any order, as [`cas`](Self::cas) makes one. Engines that are asked
     /// over a network make one request of it. The answers are in the order of the changes.

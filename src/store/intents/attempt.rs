@@ -1,4 +1,4 @@
-//! One attempt at a commit: read and check, begin, mark, validate, decide, clean up.
+//! One attempt at a commit: begin, read and check, mark, validate, decide.
 //!
 //! Owns the order of these steps. What each may do to a slot or a cell is in [`decide`](super::decide).
 //!
@@ -15,10 +15,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::IntentStore;
 use super::decide;
 use super::read::Seen;
-use super::requests::Outcome;
+use super::requests::{Outcome, Requests};
 use super::settle::{read_slot, roll_back, roll_forward, slot_of};
 use super::slots::OwnSlot;
-use crate::document::{IntentId, Key, MarkChange, SlotState, Stored, Version};
+use crate::document::{IntentId, Key, MarkChange, SessionId, SlotState, Stored, Version};
 use crate::rules::{self, Rule};
 use crate::store::cells::{Cell, CellKey, Cells, Change, StoredCell};
 use crate::store::{Commit, CommitError, StoreError};
@@ -33,8 +33,8 @@ const LOOKS_MAX: u32 = 16;
 
 /// How an attempt ended.
 pub(super) enum Attempt {
-    /// The commit has taken effect.
-    Committed(Version),
+    /// The commit has taken effect. Its marks are to be taken away by these changes.
+    Committed { version: Version, marks: Vec<Change> },
     /// Others were in the way at this key; nothing was changed.
     Hindered(Key),
 }
@@ -54,21 +54,32 @@ enum Decision {
     Overtaken,
 }
 
-impl<C: Cells + ?Sized> IntentStore<C> {
+impl<C: Cells + ?Sized + 'static> IntentStore<C> {
     /// Tries once.
     ///
     /// # Errors
     /// [`CommitError::Conflict`] for a check that fails; nothing was changed then. [`StoreError::Unknown`] only if it may
     /// have taken effect.
     pub(super) fn attempt(&self, own: &mut OwnSlot, commit: &Commit) -> Result<Attempt, CommitError> {
-        let steps = match self.plan(commit) {
+        let written: BTreeSet<&Key> = commit.writes.iter().map(|write| write.key()).collect();
+        let checked = commit.checks.iter().map(|check| check.key());
+        let keys: BTreeSet<&Key> = written.iter().copied().chain(checked).collect();
+        let marked = if marks_checked(commit) { &keys } else { &written };
+        let keys: Vec<Key> = keys.iter().copied().cloned().collect();
+        self.requests.wait_for(&self.cleaning, &keys);
+        let mut found = None;
+        if !marked.is_empty() {
+            found = self.begin(own, marked, &keys).map_err(nothing_changed)?;
+        }
+        let steps = match self.plan(commit, &keys, found) {
             Ok(Ok(steps)) => steps,
-            Ok(Err(hindered)) => return Ok(Attempt::Hindered(hindered)),
+            Ok(Err(hindered)) => return self.give_up(own, hindered),
             Err(CommitError::Store(error)) => return Err(nothing_changed(error).into()),
             Err(conflict) => return Err(conflict),
         };
-        let Some(first) = steps.first() else { return Ok(Attempt::Committed(Version::default())) };
-        self.begin(own, &steps).map_err(nothing_changed)?;
+        let Some(first) = steps.first() else {
+            return Ok(Attempt::Committed { version: Version::default(), marks: Vec::new() });
+        };
         let versions = match self.mark(own, &steps).map_err(nothing_changed) {
             Ok(Ok(versions)) => versions,
             Ok(Err(hindered)) => return self.give_up(own, hindered),
@@ -83,29 +94,31 @@ impl<C: Cells + ?Sized> IntentStore<C> {
             Decision::Committed => {}
             Decision::Overtaken => return self.give_up(own, first.key.clone()),
         }
-        self.clean_up(own, &steps, &versions);
+        let marks = self.marks(own, &steps, &versions);
         let written = |step: &&Step| step.change != MarkChange::Keep;
         let versions =
             steps.iter().zip(&versions).filter(|(step, _)| written(step)).map(|(_, version)| *version);
-        Ok(Attempt::Committed(versions.max().unwrap_or_default()))
+        Ok(Attempt::Committed { version: versions.max().unwrap_or_default(), marks })
     }
 
-    /// Reads, evaluates the checks and says what is to be marked, in the order of the keys; or what is in the way.
-    fn plan(&self, commit: &Commit) -> Result<Result<Vec<Step>, Key>, CommitError> {
-        let written: BTreeSet<&Key> = commit.writes.iter().map(|write| write.key()).collect();
-        let checked = commit.checks.iter().map(|check| check.key());
-        let keys: BTreeSet<&Key> = written.iter().copied().chain(checked).collect();
-        let keys: Vec<Key> = keys.into_iter().cloned().collect();
+    /// Evaluates the checks and says what is to be marked, in the order of the keys; or what is in the way. `found`: what
+    /// was read of them just now.
+    fn plan(
+        &self,
+        commit: &Commit,
+        keys: &[Key],
+        mut found: Option<Vec<Option<StoredCell>>>,
+    ) -> Result<Result<Vec<Step>, Key>, CommitError> {
         let mut polls = HashMap::new();
         for round in 0..WAITS_MAX {
-            let seen = self.see(&keys)?;
+            let seen = self.see_found(keys, found.take())?;
             let found: BTreeMap<&Key, &Seen> = keys.iter().zip(&seen).collect();
             let current = |key: &Key| found.get(key).and_then(|seen| seen.current.as_ref());
             if let Some(failed) = commit.checks.iter().find(|check| !check.holds(current(check.key()))) {
                 return Err(CommitError::Conflict(failed.key().clone()));
             }
             let changes = changes(commit, current)?;
-            let marks_all = !commit.covered && rules::holds(Rule::ChecksMarked);
+            let marks_all = marks_checked(commit);
             let hinders = |key: &Key, seen: &Seen| {
                 let marked_by_us = marks_all || changes.contains_key(key);
                 seen.pending
@@ -123,7 +136,7 @@ impl<C: Cells + ?Sized> IntentStore<C> {
             }
             self.give_way(&hindering, &mut polls, round)?;
         }
-        Ok(Err(keys.into_iter().next().unwrap_or(Key::Volume)))
+        Ok(Err(keys.first().cloned().unwrap_or(Key::Volume)))
     }
 
     /// Waits for pending intents of others, and aborts those that have been waited for long enough.
@@ -149,28 +162,32 @@ impl<C: Cells + ?Sized> IntentStore<C> {
         Ok(())
     }
 
-    fn slot_key(&self, own: &OwnSlot) -> CellKey {
-        CellKey::Slot(self.session, own.index)
-    }
-
-    /// Makes the slot pending.
-    fn begin(&self, own: &mut OwnSlot, steps: &[Step]) -> Result<(), StoreError> {
-        let key = self.slot_key(own);
+    /// Makes the slot pending for these keys, and reads those meanwhile, as far as it can.
+    fn begin(
+        &self,
+        own: &mut OwnSlot,
+        marked: &BTreeSet<&Key>,
+        read: &[Key],
+    ) -> Result<Option<Vec<Option<StoredCell>>>, StoreError> {
+        let key = slot_key(self.session, own);
+        let read: Vec<_> = read.iter().cloned().map(CellKey::Document).collect();
         for _ in 0..LOOKS_MAX {
             if own.in_doubt {
-                self.look_after(own)?;
+                look_after(&self.requests, self.session, own)?;
             }
-            let Some(mut next) = decide::begin(&own.slot, steps.iter().map(|step| step.key.clone())) else {
+            let Some(mut next) = decide::begin(&own.slot, marked.iter().copied().cloned()) else {
                 return Err(StoreError::Fenced);
             };
             // Never a number that was tried before: what was sent then may still arrive.
             next.number = next.number.max(own.attempted + 1);
             own.attempted = next.number;
             own.in_doubt = true;
-            match self.requests.set(&key, Some(own.version), Some(&Cell::Slot(next.clone())))? {
+            let pending = Cell::Slot(next.clone());
+            let (outcome, found) = self.requests.set_and_read(&key, Some(own.version), &pending, &read);
+            match outcome? {
                 Outcome::Done(version) => {
                     own.know(next, version);
-                    return Ok(());
+                    return Ok(found);
                 }
                 Outcome::Lost(found) => accept(own, &key, found.as_ref())?,
             }
@@ -178,48 +195,8 @@ impl<C: Cells + ?Sized> IntentStore<C> {
         Err(unsteady(&key))
     }
 
-    /// Brings a slot that may hold anything of ours back to where it can be used again: what it has committed is completed,
-    /// all else aborted.
-    fn look_after(&self, own: &mut OwnSlot) -> Result<(), StoreError> {
-        let key = self.slot_key(own);
-        for round in 0..LOOKS_MAX {
-            match read_slot(&self.requests, &key)? {
-                Some((_, version)) if version == own.version => {}
-                // An old read, from a server that has been replaced, says nothing.
-                Some((_, version)) if version < own.version => {
-                    self.requests.pause(round);
-                    continue;
-                }
-                // Only read: it is made certain, or it may be gone with the server that shows it.
-                Some((slot, version)) if decide::is_own(own.slot.number, own.attempted, Some(&slot)) => {
-                    match self.requests.set(&key, Some(version), Some(&Cell::Slot(slot.clone())))? {
-                        Outcome::Done(version) => own.know(slot, version),
-                        Outcome::Lost(_) => continue,
-                    }
-                }
-                _ => return Err(StoreError::Fenced),
-            }
-            let intent = self.intent(own);
-            match own.slot.state {
-                SlotState::Pending => {
-                    if let Some(aborted) = decide::abort(&own.slot) {
-                        self.requests.set(&key, Some(own.version), Some(&Cell::Slot(aborted)))?;
-                    }
-                    continue;
-                }
-                SlotState::Committed => roll_forward(&self.requests, &own.slot)?,
-                SlotState::Aborted => roll_back(&self.requests, intent, &own.slot)?,
-                SlotState::Free => {}
-                SlotState::Sealed => return Err(StoreError::Fenced),
-            }
-            own.in_doubt = false;
-            return Ok(());
-        }
-        Err(unsteady(&key))
-    }
-
     fn intent(&self, own: &OwnSlot) -> IntentId {
-        IntentId { session: self.session, slot: own.index, number: own.slot.number }
+        intent(self.session, own)
     }
 
     /// Sets all marks, in any order; or says where somebody was faster.
@@ -267,7 +244,7 @@ impl<C: Cells + ?Sized> IntentStore<C> {
 
     /// The moment of change.
     fn decide(&self, own: &mut OwnSlot, versions: &[Version]) -> Result<Decision, StoreError> {
-        let key = self.slot_key(own);
+        let key = slot_key(self.session, own);
         let Some(next) = decide::commit(&own.slot, versions) else { return Ok(Decision::Overtaken) };
         let mut at = own.version;
         loop {
@@ -302,35 +279,92 @@ impl<C: Cells + ?Sized> IntentStore<C> {
         Ok(Decision::Overtaken)
     }
 
-    /// Takes the marks of a committed use away. If that fails the slot stays in doubt, and it is done before its next use;
-    /// until then readers ask the slot.
-    fn clean_up(&self, own: &mut OwnSlot, steps: &[Step], versions: &[Version]) {
-        let intent = self.intent(own);
-        if rules::holds(Rule::MarksGoneBeforeReuse) {
-            let clean = |(step, at): (&Step, &Version)| {
-                let marked = decide::marked(step.current.clone(), intent, step.change.clone());
-                let Cell::Document(marked) = &marked else { return None };
-                let cell = decide::cleaned(marked, *at, true);
-                let key = CellKey::Document(step.key.clone());
-                Some(Change { key, expected: Some(*at), cell, awaited: false })
-            };
-            let changes: Vec<_> = steps.iter().zip(versions).filter_map(clean).collect();
-            // Lost: somebody else has cleaned it up.
-            if self.requests.set_each(&changes).iter().any(Result::is_err) {
-                return;
-            }
+    /// The changes that take the marks of a committed use away.
+    fn marks(&self, own: &mut OwnSlot, steps: &[Step], versions: &[Version]) -> Vec<Change> {
+        if !rules::holds(Rule::MarksGoneBeforeReuse) {
+            own.in_doubt = false;
+            return Vec::new();
         }
-        own.in_doubt = false;
+        let intent = self.intent(own);
+        let clean = |(step, at): (&Step, &Version)| {
+            let marked = decide::marked(step.current.clone(), intent, step.change.clone());
+            let Cell::Document(marked) = &marked else { return None };
+            let cell = decide::cleaned(marked, *at, true);
+            Some(Change {
+                key: CellKey::Document(step.key.clone()),
+                expected: Some(*at),
+                cell,
+                awaited: false,
+            })
+        };
+        steps.iter().zip(versions).filter_map(clean).collect()
     }
 
     /// Ends an attempt that has changed nothing, and takes its marks away so that it hinders nobody.
     fn give_up(&self, own: &mut OwnSlot, hindered: Key) -> Result<Attempt, CommitError> {
-        match self.look_after(own) {
+        match look_after(&self.requests, self.session, own) {
             Err(StoreError::Fenced) => Err(StoreError::Fenced.into()),
             // Whatever else fails: the slot stays in doubt, and others may abort it.
             _ => Ok(Attempt::Hindered(hindered)),
         }
     }
+}
+
+/// Brings a slot that may hold anything of its session's back to where it can be used again: what it has committed is
+/// completed, all else aborted.
+pub(super) fn look_after<C: Cells + ?Sized>(
+    requests: &Requests<C>,
+    session: SessionId,
+    own: &mut OwnSlot,
+) -> Result<(), StoreError> {
+    let key = slot_key(session, own);
+    for round in 0..LOOKS_MAX {
+        match read_slot(requests, &key)? {
+            Some((_, version)) if version == own.version => {}
+            // An old read, from a server that has been replaced, says nothing.
+            Some((_, version)) if version < own.version => {
+                requests.pause(round);
+                continue;
+            }
+            // Only read: it is made certain, or it may be gone with the server that shows it.
+            Some((slot, version)) if decide::is_own(own.slot.number, own.attempted, Some(&slot)) => {
+                match requests.set(&key, Some(version), Some(&Cell::Slot(slot.clone())))? {
+                    Outcome::Done(version) => own.know(slot, version),
+                    Outcome::Lost(_) => continue,
+                }
+            }
+            _ => return Err(StoreError::Fenced),
+        }
+        let intent = intent(session, own);
+        match own.slot.state {
+            SlotState::Pending => {
+                if let Some(aborted) = decide::abort(&own.slot) {
+                    requests.set(&key, Some(own.version), Some(&Cell::Slot(aborted)))?;
+                }
+                continue;
+            }
+            SlotState::Committed => roll_forward(requests, &own.slot)?,
+            SlotState::Aborted => roll_back(requests, intent, &own.slot)?,
+            SlotState::Free => {}
+            SlotState::Sealed => return Err(StoreError::Fenced),
+        }
+        own.in_doubt = false;
+        return Ok(());
+    }
+    Err(unsteady(&key))
+}
+
+/// Whether a commit marks what it checks and does not write. What locks cover is read again instead.
+fn marks_checked(commit: &Commit) -> bool {
+    !commit.covered && rules::holds(Rule::ChecksMarked)
+}
+
+fn slot_key(session: SessionId, own: &OwnSlot) -> CellKey {
+    CellKey::Slot(session, own.index)
+}
+
+fn intent(session: SessionId, own: &OwnSlot) -> IntentId {
+    IntentId { session, slot: own.index, number: own.slot.number }
 }
 
 /// Whether what was found in the slot's cell is still this session's, which then looks after it.

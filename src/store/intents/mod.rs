@@ -1,7 +1,7 @@
 //! Intents: a store that changes several documents at one instant, made out of one that changes one at a time.
 //!
 //! Owns the intent documents (slots) of sessions and the marks that they leave at documents. Imports `document`, the store's
-//! port, the cells' port, `ambient` and `rules`. docs/intents.md has the protocol and why it is right.
+//! port, the cells' port, `ambient`, `later` and `rules`. docs/intents.md has the protocol and why it is right.
 //!
 //! What is hard, and where it is solved:
 //! 1. What a mark means at this moment, and what may become of it and of its intent: [`decide`], pure functions.
@@ -24,13 +24,14 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use self::attempt::Attempt;
+use self::attempt::{Attempt, look_after};
 use self::requests::Requests;
-use self::slots::Pool;
-use super::cells::Cells;
+use self::slots::{Pool, Taken};
+use super::cells::{CellKey, Cells, Change};
 use super::{Capabilities, Commit, CommitError, Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
 use crate::ambient::Clock;
 use crate::document::{Key, SessionId, Stored, Version};
+use crate::later::{Inline, Later, UnderWay};
 use crate::store::counts::Counts;
 use crate::store::stopped::Stopped;
 
@@ -43,25 +44,37 @@ const ATTEMPTS_MAX: u32 = 64;
 
 /// The store as one session changes it.
 pub struct IntentStore<C: Cells + ?Sized> {
-    requests: Requests<C>,
+    requests: Arc<Requests<C>>,
     session: SessionId,
-    pool: Pool,
+    pool: Arc<Pool>,
+    /// Where marks are taken away.
+    later: Arc<dyn Later>,
+    /// The documents whose marks are being taken away while their commit has returned already. A commit that is to mark
+    /// one of them waits for that, or one of the two would have to start over.
+    cleaning: Arc<UnderWay<Key>>,
     fenced: AtomicBool,
     stopped: Stopped,
     counts: Counts,
 }
 
-impl<C: Cells + ?Sized> IntentStore<C> {
+impl<C: Cells + ?Sized + 'static> IntentStore<C> {
     /// The store for `session`, which must have seen itself become live after [`create_slots`] made its slots.
     pub fn new(cells: Arc<C>, clock: Arc<dyn Clock>, session: SessionId, slots: Vec<OwnSlot>) -> Self {
         Self {
-            requests: Requests::new(cells, clock, session.0),
+            requests: Arc::new(Requests::new(cells, clock, session.0)),
             session,
-            pool: Pool::new(slots),
+            pool: Arc::new(Pool::new(slots)),
+            later: Arc::new(Inline),
+            cleaning: Arc::default(),
             fenced: AtomicBool::new(false),
             stopped: Stopped::default(),
             counts: Counts::default(),
         }
+    }
+
+    /// The same store, whose commits return when they are decided: their marks are taken away there.
+    pub fn cleaning_up(self, later: Arc<dyn Later>) -> Self {
+        Self { later, ..self }
     }
 
     /// Begins no further commit: the session has learnt that it was declared dead. That is courtesy; what makes it safe is
@@ -85,17 +98,59 @@ impl<C: Cells + ?Sized> IntentStore<C> {
         let mut round = 0;
         loop {
             self.refuse()?;
-            match self.attempt(&mut taken.own, commit)? {
-                Attempt::Committed(version) => return Ok(version),
-                Attempt::Hindered(key) if round >= ATTEMPTS_MAX => return Err(CommitError::Conflict(key)),
-                Attempt::Hindered(_) => self.requests.pause(round),
+            match self.attempt(&mut taken.own, commit) {
+                Ok(Attempt::Committed { version, marks }) => {
+                    self.clean_up(taken, marks);
+                    return Ok(version);
+                }
+                Ok(Attempt::Hindered(key)) if round >= ATTEMPTS_MAX => {
+                    return Err(CommitError::Conflict(key));
+                }
+                Ok(Attempt::Hindered(_)) => self.requests.pause(round),
+                Err(CommitError::Conflict(key)) => {
+                    self.look_after_later(taken);
+                    return Err(CommitError::Conflict(key));
+                }
+                Err(other) => return Err(other),
             }
             round += 1;
         }
     }
+
+    /// Takes the marks of a committed use away. If that fails the slot stays in doubt, and it is done before its next use;
+    /// until then readers ask the slot.
+    fn clean_up(&self, mut taken: Taken, marks: Vec<Change>) {
+        if marks.is_empty() {
+            return;
+        }
+        let keys = marks.iter().filter_map(|change| match &change.key {
+            CellKey::Document(key) => Some(key.clone()),
+            _ => None,
+        });
+        let being_cleaned = self.cleaning.begin(keys.collect());
+        let requests = Arc::clone(&self.requests);
+        self.later.run(Box::new(move || {
+            // Lost: somebody else has cleaned it up.
+            taken.own.in_doubt = requests.set_each(&marks).iter().any(Result::is_err);
+            drop(taken);
+            drop(being_cleaned);
+        }));
+    }
+
+    /// Ends a use that has changed nothing and is not tried again.
+    fn look_after_later(&self, mut taken: Taken) {
+        if !taken.own.in_doubt {
+            return;
+        }
+        let (requests, session) = (Arc::clone(&self.requests), self.session);
+        self.later.run(Box::new(move || {
+            // Whatever fails: the slot stays in doubt, and the next use finds out.
+            drop(look_after(&requests, session, &mut taken.own));
+        }));
+    }
 }
 
-impl<C: Cells + ?Sized> Reader for IntentStore<C> {
+impl<C: Cells + ?Sized + 'static> Reader for IntentStore<C> {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
         self.counts.got(1);
         self.see_one(key)
@@ -112,7 +167,7 @@ impl<C: Cells + ?Sized> Reader for IntentStore<C> {
     }
 }
 
-impl<C: Cells + ?Sized> Store for IntentStore<C> {
+impl<C: Cells + ?Sized + 'static> Store for IntentStore<C> {
     /// The version returned is the greatest that a written document got: each has its own.
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
         let outcome = self.try_commit(commit);

@@ -50,7 +50,7 @@ fn slot_in(slots: &Slots, intent: IntentId) -> Option<&(Slot, Version)> {
     slots.get(&(intent.session, intent.slot)).and_then(Option::as_ref)
 }
 
-impl<C: Cells + ?Sized> IntentStore<C> {
+impl<C: Cells + ?Sized + 'static> IntentStore<C> {
     /// One document.
     pub(super) fn see_one(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
         let seen = self.see(std::slice::from_ref(key))?;
@@ -59,13 +59,27 @@ impl<C: Cells + ?Sized> IntentStore<C> {
 
     /// Several documents, each as of some instant between call and return.
     pub(super) fn see(&self, keys: &[Key]) -> Result<Vec<Seen>, StoreError> {
+        self.see_found(keys, None)
+    }
+
+    /// The same, where their cells have been read.
+    pub(super) fn see_found(
+        &self,
+        keys: &[Key],
+        mut found: Option<Vec<Option<StoredCell>>>,
+    ) -> Result<Vec<Seen>, StoreError> {
         let mut seen: Vec<Option<Seen>> = keys.iter().map(|_| None).collect();
         let mut moved_on: HashMap<usize, Version> = HashMap::new();
         let mut left: Vec<usize> = (0..keys.len()).collect();
         for _ in 0..LOOKS_MAX {
-            let cell_keys: Vec<_> = left.iter().map(|at| CellKey::Document(keys[*at].clone())).collect();
-            let cells = self.requests.read_many(&cell_keys)?;
-            self.counts.fetched(cell_keys.len());
+            let cells = match found.take() {
+                Some(found) => found,
+                None => {
+                    let of = |at: &usize| CellKey::Document(keys[*at].clone());
+                    self.requests.read_many(&left.iter().map(of).collect::<Vec<_>>())?
+                }
+            };
+            self.counts.fetched(left.len());
             let marks = left.iter().zip(&cells).filter_map(|(at, cell)| Some((&keys[*at], cell.as_ref()?)));
             let slots = self.read_slots(marks)?;
             let mut again = Vec::new();

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crate::ambient::Clock;
 use crate::document::{Key, Kind, Version};
+use crate::later::UnderWay;
 use crate::rules::{self, Rule};
 use crate::store::cells::{CasError, Cell, CellKey, Cells, Change, MarkedDocument, StoredCell};
 use crate::store::{Scan, StoreError};
@@ -47,6 +48,11 @@ impl<C: Cells + ?Sized> Requests<C> {
     /// `seed` is for the jitter of the pauses.
     pub(super) fn new(cells: Arc<C>, clock: Arc<dyn Clock>, seed: u64) -> Self {
         Self { cells, clock, seed: AtomicU64::new(seed) }
+    }
+
+    /// Waits until none of these documents is under way.
+    pub(super) fn wait_for(&self, under_way: &UnderWay<Key>, keys: &[Key]) {
+        under_way.wait_for(&*self.clock, keys);
     }
 
     /// Pauses before another try, longer at each round, and never as long as somebody else.
@@ -110,6 +116,19 @@ impl<C: Cells + ?Sized> Requests<C> {
         cell: Option<&Cell>,
     ) -> Result<Outcome, StoreError> {
         self.pursue(key, expected, cell, None)
+    }
+
+    /// The same, while other cells are read: not a snapshot, and as they were at any time during the call. None if that has
+    /// failed.
+    pub(super) fn set_and_read(
+        &self,
+        key: &CellKey,
+        expected: Option<Version>,
+        cell: &Cell,
+        read: &[CellKey],
+    ) -> (Result<Outcome, StoreError>, Option<Vec<Option<StoredCell>>>) {
+        let (answer, found) = self.cells.cas_and_read(key, expected, Some(cell.clone()), read);
+        (self.pursue(key, expected, Some(cell), Some(answer)), found.ok())
     }
 
     /// The same for several cells, each by itself, in any order: in one request where the engine can. The outcomes are in

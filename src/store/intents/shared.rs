@@ -1,6 +1,6 @@
 //! A store over cells as a whole process uses it: with the sessions of its mounts, and without any.
 //!
-//! Owns which session's intents a commit is made with. Imports the port, the cells' port and `ambient`.
+//! Owns which session's intents a commit is made with. Imports the port, the cells' port, `ambient` and `later`.
 //!
 //! What is hard: a commit that names no session (a collector's, a recoverer's) has no intents either, and needs some. They
 //! are made when they are needed, under an id that no session has, and taken away again. Nobody ever declares that id dead,
@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use super::{IntentStore, create_slots};
 use crate::ambient::{self, Clock};
 use crate::document::{Key, SessionId, Stored, Version};
+use crate::later::{Background, Inline, Later};
 use crate::store::cells::{CasError, CellKey, Cells};
 use crate::store::counts::Counts;
 use crate::store::stopped::Stopped;
@@ -30,6 +31,8 @@ const SLOTS: u16 = 8;
 pub struct SharedIntents<C: Remote + 'static> {
     cells: Arc<C>,
     clock: Arc<dyn Clock>,
+    /// Where the commits of sessions are cleaned up.
+    later: Arc<dyn Later>,
     /// Reads for everybody: that needs no session.
     reader: IntentStore<C>,
     sessions: RwLock<HashMap<SessionId, Arc<IntentStore<C>>>>,
@@ -56,9 +59,17 @@ impl<C: Remote + 'static> SharedIntents<C> {
     /// The store over these cells.
     pub fn new(cells: Arc<C>, clock: Arc<dyn Clock>) -> Self {
         let reader = IntentStore::new(Arc::clone(&cells), Arc::clone(&clock), SessionId(0), Vec::new());
+        let later = match Background::new("clean-up", SLOTS.into()) {
+            Ok(background) => Arc::new(background) as Arc<dyn Later>,
+            Err(error) => {
+                log::warn!("commits return only when they are cleaned up: no thread for that: {error}");
+                Arc::new(Inline)
+            }
+        };
         Self {
             cells,
             clock,
+            later,
             reader,
             sessions: RwLock::default(),
             nobody: Mutex::default(),
@@ -121,9 +132,14 @@ impl<C: Remote + 'static> Intents for SharedIntents<C> {
 
     fn begin(&self, session: SessionId) -> Result<(), StoreError> {
         let slots = create_slots(&self.cells, &self.clock, session, SLOTS)?;
-        let store = IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), session, slots);
+        let store = IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), session, slots)
+            .cleaning_up(Arc::clone(&self.later));
         self.sessions.write().insert(session, Arc::new(store));
         Ok(())
+    }
+
+    fn later(&self) -> Arc<dyn Later> {
+        Arc::clone(&self.later)
     }
 
     fn end(&self, session: SessionId) {

@@ -3,6 +3,7 @@
 //! Owns the pool that the threads of a session share. No lock of it is held while anything is asked or waited for.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -43,8 +44,8 @@ impl OwnSlot {
 pub(super) struct Pool(Mutex<VecDeque<OwnSlot>>);
 
 /// A slot in use by one thread; goes back to the pool when dropped.
-pub(super) struct Taken<'a> {
-    pool: &'a Pool,
+pub(super) struct Taken {
+    pool: Arc<Pool>,
     pub(super) own: OwnSlot,
 }
 
@@ -60,12 +61,12 @@ impl Pool {
 
     /// A slot; waits for one. That ends when a commit ends, which waits no longer for a store that is away than the engine
     /// does.
-    pub(super) fn take<C: Cells + ?Sized>(&self, requests: &Requests<C>) -> Taken<'_> {
+    pub(super) fn take<C: Cells + ?Sized>(self: &Arc<Self>, requests: &Requests<C>) -> Taken {
         let mut round = 0;
         loop {
             let free = self.0.lock().pop_front();
             if let Some(own) = free {
-                return Taken { pool: self, own };
+                return Taken { pool: Arc::clone(self), own };
             }
             requests.pause(round);
             round += 1;
@@ -73,7 +74,7 @@ impl Pool {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for Taken {
     fn drop(&mut self) {
         self.pool.0.lock().push_back(self.own.clone());
     }

@@ -26,7 +26,7 @@ use std::ops::Bound;
 use serde_json::{Value, json};
 
 use self::link::{Failed, Link, Reply, Request, engine, explain};
-use super::cells::{CasError, Cell, CellKey, Cells, Change, Listed, StoredCell};
+use super::cells::{CasError, Cell, CellKey, Cells, Change, Found, Listed, StoredCell};
 use super::intents::shared::Remote;
 use super::outage::Outage;
 use super::scan::{Pager, bounds};
@@ -278,6 +278,21 @@ impl Cells for OpenSearchCells {
         };
         let reply = self.link.tell(&request).map_err(unanswered)?;
         written(key, reply.status, &reply.body)
+    }
+
+    fn cas_and_read(
+        &self,
+        key: &CellKey,
+        expected: Option<Version>,
+        cell: Option<Cell>,
+        read: &[CellKey],
+    ) -> (Result<Version, CasError>, Found) {
+        std::thread::scope(|scope| {
+            let found = scope.spawn(|| self.read_many(read));
+            let answer = self.cas(key, expected, cell);
+            let found = found.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (answer, found)
+        })
     }
 
     fn cas_each(&self, changes: &[Change]) -> Vec<Result<Version, CasError>> {

@@ -44,7 +44,7 @@ impl Cells for Meddled {
     }
 }
 
-fn store<C: Cells>(cells: &Arc<C>, session: u64) -> IntentStore<C> {
+fn store<C: Cells + 'static>(cells: &Arc<C>, session: u64) -> IntentStore<C> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let session = SessionId(session);
     let slots = create_slots(cells, &clock, session, 2).expect("cells in memory");

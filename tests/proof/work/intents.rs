@@ -8,6 +8,7 @@
 //! two names while others list the directory, and a document that is made and removed again (a cell that comes back).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use lockwood::ambient::Clock;
@@ -22,6 +23,7 @@ use parking_lot::Mutex;
 use super::Outcome;
 use super::asking::{commit, look};
 use super::documents::{begin_with, directory};
+use super::later::SimLater;
 use super::truth::Truth;
 use crate::rng::Rng;
 use crate::sim::{Actors, Change, Count, Counts, Faults, HostId, Judge, SimCells, SimClock, World, run};
@@ -153,8 +155,12 @@ impl Here {
 
     fn add_clients(&self, actors: &mut Actors, host: HostId, slots: Vec<OwnSlot>) {
         let store = IntentStore::new(self.cells(host), self.clock(host), session_of(host), slots);
-        let store = Arc::new(store);
-        for _ in 0..1 + self.world.below(2) {
+        let later = SimLater::new(&self.world, host);
+        let store = Arc::new(store.cleaning_up(later.clone()));
+        let clients = 1 + self.world.below(2) as usize;
+        let working = Arc::new(AtomicUsize::new(clients));
+        for _ in 0..clients {
+            let working = Arc::clone(&working);
             let client = Client { here: self.clone(), store: Arc::clone(&store), host };
             let rounds = 1 + self.world.below(4);
             actors.add(host, "client", move || {
@@ -163,8 +169,10 @@ impl Here {
                         client.here.world.object(what);
                     }
                 }
+                working.fetch_sub(1, Relaxed);
             });
         }
+        actors.add(host, "janitor", move || later.work_while(|| working.load(Relaxed) > 0));
     }
 
     fn settle(&self, session: SessionId) {

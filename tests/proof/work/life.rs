@@ -22,6 +22,7 @@ use lockwood::store::intents::{IntentStore, create_slots};
 use parking_lot::Mutex;
 
 use super::Outcome;
+use super::later::SimLater;
 use crate::rng::Rng;
 use crate::sim::{Actors, Faults, HostId, Judge, SimCells, SimClock, World, run};
 
@@ -37,6 +38,7 @@ pub(crate) struct Site {
     pub(crate) member: Member,
     pub(crate) store: IntentStore<dyn Cells>,
     pub(crate) locks: SharedLocks,
+    later: Arc<SimLater>,
     clients: AtomicUsize,
     beating: Beating,
     /// When the last heartbeat began that was confirmed, by the host's clock.
@@ -91,7 +93,9 @@ impl Site {
             create_slots(&cells, &clock, id, slots)
         })?;
         world.event(|| format!("session {id} lives"), |mix| mix(id.0));
+        let later = SimLater::new(world, host);
         let store = IntentStore::new(Arc::clone(&cells), Arc::clone(&clock), id, own);
+        let store = store.cleaning_up(later.clone());
         // Not at all, for a while, or until somebody wants it.
         let keep_for = match world.below(3) {
             0 => Duration::ZERO,
@@ -102,10 +106,11 @@ impl Site {
         let settings =
             Settings { id_bytes_max: ID_BYTES_MAX, keep_for, keep_from_use, ..Settings::default() };
         let locks = SharedLocks::new(cells, clock, Arc::clone(member.standing()), settings);
+        let locks = locks.releasing(later.clone());
         let world = Arc::clone(world);
         let (clients, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
         let beating = Arc::clone(beating);
-        Ok(Self { world, host, member, store, locks, clients, beating, confirmed, stopped })
+        Ok(Self { world, host, member, store, locks, later, clients, beating, confirmed, stopped })
     }
 
     pub(crate) fn sleep(&self, duration: Duration) {
@@ -151,6 +156,10 @@ impl Site {
             self.sleep(LEASE / 4);
         }
         self.beating.lock().remove(&self.member.id());
+    }
+
+    fn work_until_clients_end(&self) {
+        self.later.work_while(|| self.clients.load(Relaxed) > 0);
     }
 
     fn watch_until_clients_end(&self) {
@@ -227,6 +236,7 @@ fn add_session(
     };
     helper("heart", Box::new(Site::beat_until_clients_end));
     helper("watcher", Box::new(Site::watch_until_clients_end));
+    helper("janitor", Box::new(Site::work_until_clients_end));
     for _ in 0..more_clients {
         let work = work.clone();
         helper(

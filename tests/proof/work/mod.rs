@@ -7,6 +7,7 @@ mod asking;
 mod claims;
 mod documents;
 mod intents;
+mod later;
 pub(crate) mod life;
 mod locks;
 mod renames;

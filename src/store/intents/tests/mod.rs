@@ -3,6 +3,7 @@
 mod crashes;
 mod faults;
 mod late;
+mod later;
 mod lost;
 mod table;
 mod threads;
@@ -37,7 +38,12 @@ fn impatient() -> Arc<dyn Clock> {
 }
 
 /// The store as a new session sees it.
-fn session<C: Cells + ?Sized>(cells: &Arc<C>, clock: &Arc<dyn Clock>, id: u64, slots: u16) -> IntentStore<C> {
+fn session<C: Cells + ?Sized + 'static>(
+    cells: &Arc<C>,
+    clock: &Arc<dyn Clock>,
+    id: u64,
+    slots: u16,
+) -> IntentStore<C> {
     // LOCKWOOD_RULES_OFF: to see that these tests object.
     #[cfg(feature = "proof")]
     crate::rules::read_environment().unwrap();
