@@ -7,14 +7,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers from the bottom up, each with the layers that it may import.
-const MAY_IMPORT: [(&str, &[&str]); 11] = [
+const MAY_IMPORT: [(&str, &[&str]); 12] = [
     ("ambient", &[]),
+    ("later", &["ambient"]),
     ("mounts", &[]),
     ("rules", &[]),
     ("document", &[]),
-    ("store", &["ambient", "rules", "mounts", "document"]),
+    ("store", &["ambient", "later", "rules", "mounts", "document"]),
     ("content", &["ambient", "rules", "document", "store"]),
-    ("lock", &["ambient", "rules", "document", "store"]),
+    ("lock", &["ambient", "later", "rules", "document", "store"]),
     ("check", &["ambient", "rules", "document", "store", "content"]),
     ("namespace", &["ambient", "rules", "document", "store", "content", "lock"]),
     ("fuse", &["ambient", "rules", "mounts", "document", "store", "content", "lock", "check", "namespace"]),

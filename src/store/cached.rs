@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use quick_cache::Weighter;
-use quick_cache::sync::{Cache, GuardResult};
+use quick_cache::sync::{Cache, DefaultLifecycle, EntryAction, EntryResult, GuardResult, PlaceholderGuard};
+use quick_cache::{DefaultHashBuilder, Weighter};
 
 use super::embedded::cache::{FIXED_BYTES, weight_bytes};
 use super::{
@@ -48,6 +48,7 @@ impl Weighter<Key, Seen> for ByBytes {
 }
 
 type Documents = Cache<Key, Seen, ByBytes>;
+type Guard<'a> = PlaceholderGuard<'a, Key, Seen, ByBytes, DefaultHashBuilder, DefaultLifecycle<Key, Seen>>;
 
 /// An engine that others change as well, with a memory.
 pub struct CachedStore {
@@ -94,6 +95,26 @@ impl CachedStore {
         let checked = commit.checks.iter().map(Check::key);
         for key in checked.chain(commit.writes.iter().map(Write::key)) {
             self.memory.documents.remove(key);
+        }
+    }
+}
+
+impl Memory {
+    /// Puts a placeholder in the place of what is remembered, and returns both. At one instant: a notice that came in
+    /// between would find nothing to take away, and what rests on what was there before it would be remembered.
+    fn hold(&self, key: &Key) -> (Option<Seen>, Option<Guard<'_>>) {
+        let replace = |_: &Key, _: &mut Seen| EntryAction::<()>::ReplaceWithGuard;
+        match self.documents.entry(key, Some(Duration::ZERO), replace) {
+            EntryResult::Replaced(guard, seen) => (Some(seen), Some(guard)),
+            EntryResult::Vacant(guard) => (None, Some(guard)),
+            // Somebody reads it, who is not to remember what he finds.
+            EntryResult::Timeout | EntryResult::Retained(()) | EntryResult::Removed(..) => {
+                self.documents.remove(key);
+                match self.documents.get_value_or_guard(key, Some(Duration::ZERO)) {
+                    GuardResult::Guard(guard) => (None, Some(guard)),
+                    GuardResult::Value(_) | GuardResult::Timeout => (None, None),
+                }
+            }
         }
     }
 }
@@ -198,13 +219,10 @@ impl Store for CachedStore {
         let written = commit.writes.iter().filter(|write| is_remembered(write.key()));
         let guards: Vec<_> = written
             .map(|write| {
-                let before = self.memory.documents.remove(write.key()).map(|(_, seen)| seen);
+                let (before, guard) = self.memory.hold(write.key());
                 let merged =
                     before.filter(|seen| self.is_fresh(seen)).and_then(|seen| merged(commit, write, seen));
-                match self.memory.documents.get_value_or_guard(write.key(), Some(Duration::ZERO)) {
-                    GuardResult::Guard(guard) => (write, merged, Some(guard)),
-                    _ => (write, merged, None),
-                }
+                (write, merged, guard)
             })
             .collect();
         let asked = ambient::monotonic();

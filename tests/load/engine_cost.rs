@@ -16,12 +16,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockwood::content::Chunks;
-use lockwood::document::{Content, Document, Ino, Key, Name};
+use lockwood::document::{Content, Document, Ino, Key, Name, Stored, Version};
 use lockwood::lock::{LockGuard, LockId, LockSet, Request};
 use lockwood::namespace::ops::make::{Make, What};
 use lockwood::namespace::ops::rename::{Manner, Patience, Rename};
 use lockwood::namespace::{Caller, Namespace, SessionInfo, Settings};
 use lockwood::store::cached::CachedStore;
+use lockwood::store::cells::{Cell, CellKey, MarkedDocument};
 use lockwood::store::engine::{self, EngineOptions};
 use lockwood::store::{Commit, Store};
 
@@ -148,9 +149,29 @@ struct Work<'a> {
     from: Ino,
     to: Ino,
     set: LockSet,
+    /// The version of the cell that `write` writes.
+    written: std::cell::Cell<Option<Version>>,
 }
 
 impl<'a> Work<'a> {
+    /// One document to the server. A commit over intents is several, so there it is what the server itself writes.
+    fn write(&self, content: Content) -> Res<()> {
+        let (key, document) = (Key::Content(Ino(u64::MAX >> 1)), Document::Content(content));
+        let Some(intents) = self.engine.intents() else {
+            self.engine.commit(&Commit::new().put(key, document))?;
+            return Ok(());
+        };
+        let (cells, key) = (intents.cells(), CellKey::Document(key));
+        let at = match self.written.get() {
+            None => cells.read(&key)?.map(|found| found.version),
+            known => known,
+        };
+        let before = Some(Stored { version: Version(1), document: document.into() });
+        let cell = Cell::Document(MarkedDocument { before, mark: None });
+        self.written.set(Some(cells.cas(&key, at, Some(cell))?));
+        Ok(())
+    }
+
     fn prepare(namespace: &'a Namespace, engine: &'a dyn Store, depth: usize) -> Res<Self> {
         let chain = |top: &str| -> Res<(Ino, String)> {
             let (mut ino, mut path) = (Ino::ROOT, String::new());
@@ -165,16 +186,13 @@ impl<'a> Work<'a> {
         // Of other names than the renames take, so that the set is free.
         let id = |path: String| LockId::from_path(path.as_bytes());
         let set = LockSet::for_rename(&id(format!("{source}/set"))?, &id(format!("{target}/set"))?)?;
-        Ok(Self { namespace, engine, from, to, set })
+        Ok(Self { namespace, engine, from, to, set, written: std::cell::Cell::default() })
     }
 
     fn operate(&self, operation: &str, round: usize, held: &mut Option<LockGuard>) -> Res<()> {
         let (file, moved) = (name(&format!("f{round}"))?, name(&format!("g{round}"))?);
         match operation {
-            "write" => {
-                let document = Document::Content(Content { bytes: vec![round as u8; 100].into() });
-                self.engine.commit(&Commit::new().put(Key::Content(Ino(u64::MAX >> 1)), document))?;
-            }
+            "write" => self.write(Content { bytes: vec![round as u8; 100].into() })?,
             "set" => {
                 let request = Request {
                     session: self.namespace.session(),

@@ -90,7 +90,8 @@ impl Team {
     /// The life of one side. The first side plans, judges and undoes.
     pub(crate) fn run(&self, hunt: &Hunt, side: usize) -> Res<Tally> {
         let outcome = self.live(hunt, side);
-        if outcome.is_err() {
+        if let Err(error) = &outcome {
+            eprintln!("loop-hunt: side {side} of team {}: {error}", self.number);
             self.broken.store(true, SeqCst);
             hunt.over.store(true, SeqCst);
         }
@@ -183,8 +184,11 @@ impl Team {
         let begun = now();
         let mut spins = 0u32;
         while self.generation.load(SeqCst) == generation {
-            if self.broken.load(SeqCst) || now() - begun > PATIENCE {
-                return Err("another side of the team has failed or hangs".into());
+            if self.broken.load(SeqCst) {
+                return Err("another side of the team has failed".into());
+            }
+            if now() - begun > PATIENCE {
+                return Err(format!("another side of the team has hung for {PATIENCE:?}"));
             }
             spins += 1;
             if spins > 200 { std::thread::yield_now() } else { std::hint::spin_loop() }
