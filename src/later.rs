@@ -2,14 +2,15 @@
 //!
 //! Owns the threads that do it. Imports `ambient`; every layer may import it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::ambient::Clock;
+use crate::ambient::{self, Clock};
 
 /// Who waits for work looks again after this time: a small part of what a request takes.
 const LOOK_AFTER: Duration = Duration::from_micros(200);
@@ -30,25 +31,75 @@ impl Later for Inline {
     }
 }
 
-/// Work is done by a few threads, which end when there has been none for some seconds. What has not begun when this is
-/// dropped is not done; what has is waited for.
-#[derive(Debug)]
-pub struct Background(tokio::runtime::Runtime);
+/// Work is done by a few threads, in the order in which it was handed in. What has not begun when this is dropped is not
+/// done; what has is waited for.
+pub struct Background {
+    queue: Arc<Queue>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    works: Mutex<Works>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Works {
+    waiting: VecDeque<Box<dyn FnOnce() + Send>>,
+    has_ended: bool,
+}
 
 impl Background {
-    /// With so many threads at most.
+    /// With so many threads.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's, when it has no room for another thread.
     pub fn new(name: &str, threads: usize) -> io::Result<Self> {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.thread_name(name).max_blocking_threads(threads).build().map(Self)
+        let mut started = Self { queue: Arc::default(), threads: Vec::with_capacity(threads) };
+        for _ in 0..threads {
+            let queue = Arc::clone(&started.queue);
+            started.threads.push(ambient::spawn(name, move || queue.work())?);
+        }
+        Ok(started)
+    }
+}
+
+impl Queue {
+    fn work(&self) {
+        let mut works = self.works.lock();
+        loop {
+            match works.waiting.pop_front() {
+                Some(work) => MutexGuard::unlocked(&mut works, work),
+                None if works.has_ended => return,
+                None => self.arrived.wait(&mut works),
+            }
+        }
     }
 }
 
 impl Later for Background {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
-        drop(self.0.spawn_blocking(work));
+        self.queue.works.lock().waiting.push_back(work);
+        self.queue.arrived.notify_one();
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let left = {
+            let mut works = self.queue.works.lock();
+            works.has_ended = true;
+            std::mem::take(&mut works.waiting)
+        };
+        drop(left);
+        self.queue.arrived.notify_all();
+        for thread in self.threads.drain(..) {
+            // The last work may have been the last to need this.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                log::error!("a thread that worked behind its callers has panicked");
+            }
+        }
     }
 }
 
@@ -82,16 +133,20 @@ impl<K: Ord + Clone> UnderWay<K> {
         Working { all: Arc::clone(self), keys }
     }
 
-    /// Waits until none of these is under way. That must not be called by work which is under way.
-    pub fn wait_for<'a>(&self, clock: &dyn Clock, keys: impl IntoIterator<Item = &'a K> + Clone)
-    where
+    /// Waits until none of these is under way, or for as long as the caller wants to. Not to be called by work which is.
+    pub fn wait_for<'a>(
+        &self,
+        clock: &dyn Clock,
+        keys: impl IntoIterator<Item = &'a K> + Clone,
+        goes_on: impl Fn() -> bool,
+    ) where
         K: 'a,
     {
         let is_under_way = || {
             let under_way = self.keys.lock();
             keys.clone().into_iter().any(|key| under_way.contains_key(key))
         };
-        while is_under_way() {
+        while is_under_way() && goes_on() {
             clock.sleep(LOOK_AFTER);
         }
     }

@@ -123,7 +123,7 @@ impl Default for Settings {
 /// How long an operation goes on retrying after conflicts, and how often at least: one that has waited for locks has not
 /// been in conflict for all that time.
 const RETRY_TIME_MAX: Duration = Duration::from_secs(30);
-const ATTEMPTS_MIN: u32 = 16;
+const ATTEMPTS_MIN: u32 = 4;
 
 /// The first pause between attempts; doubled up to [`PAUSE_MAX`], with jitter.
 const PAUSE_FIRST: Duration = Duration::from_micros(20);

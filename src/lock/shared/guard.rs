@@ -118,26 +118,27 @@ impl Drop for SharedGuard {
         if *self.released.get_mut() {
             self.held.clear();
         }
-        let (held, uses) = (std::mem::take(&mut self.held), std::mem::take(&mut self.uses));
+        let held = std::mem::take(&mut self.held);
         let (locks, op, operation) = (self.locks.clone(), self.op(), Arc::clone(&self.operation));
+        // At once, or the session would meet its own use of a share.
+        self.locks.end_uses(&mut self.uses);
         if held.is_empty() || !self.granted {
-            return release(&locks, op, held, uses);
+            return release(&locks, op, held);
         }
         let releasing = self.locks.releasing.begin(held.iter().map(|held| held.key.clone()).collect());
         self.locks.later.run(Box::new(move || {
-            release(&locks, op, held, uses);
+            release(&locks, op, held);
             drop((operation, releasing));
         }));
     }
 }
 
-/// Lets go of what an operation has claimed and used.
-fn release(locks: &SharedLocks, op: OpId, held: Vec<Held>, mut uses: Vec<Use>) {
+/// Lets go of what an operation has claimed.
+fn release(locks: &SharedLocks, op: OpId, held: Vec<Held>) {
     if !locks.release_at_once(&held, op).unwrap_or(false) {
         // What could not be released has been said.
         drop(locks.release_each(held, op));
     }
-    locks.end_uses(&mut uses);
 }
 
 impl std::fmt::Debug for SharedGuard {

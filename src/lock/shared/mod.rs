@@ -85,6 +85,8 @@ impl Default for Settings {
 const KEPT: &str = "kept for the next renames below; let go of when somebody waits";
 /// Who waits looks for ghosts at its first look and then at each of these.
 const LOOKS_PER_GHOST_HUNT: u32 = 8;
+/// For so long also who does not wait for others waits for a release of the same session that is under way.
+const OWN_RELEASE_WAITED_FOR: Duration = Duration::from_millis(20);
 /// How often the compare-and-set of a lock that is free may fail, after the deadline, before it counts as not free.
 const TRIES_AFTER_DEADLINE: u32 = 16;
 
@@ -165,7 +167,7 @@ impl SharedLocks {
         Self { later, ..self }
     }
 
-    /// Takes all locks of the set, or none. Does not wait for anybody.
+    /// Takes all locks of the set, or none. Waits for nobody, but for a moment where a release of this session is under way.
     ///
     /// # Errors
     /// [`LockError::WouldBlock`] with the first lock that was not free; others as [`SharedLocks::acquire`].
@@ -244,7 +246,10 @@ impl SharedLocks {
         let is_try = wait.longest.is_zero();
         let wait = Wait { longest: self.store.clock.now().saturating_add(wait.longest), ..wait };
         let documents = self.documents_of(set);
-        self.releasing.wait_for(&*self.store.clock, documents.iter().map(|wanted| &wanted.key));
+        let keys = documents.iter().map(|wanted| &wanted.key);
+        let until = wait.longest.max(self.store.clock.now().saturating_add(OWN_RELEASE_WAITED_FOR));
+        let goes_on = || self.store.clock.now() < until && !wait.is_given_up() && self.check().is_ok();
+        self.releasing.wait_for(&*self.store.clock, keys, goes_on);
         self.want_kept(&documents);
         let mut guard = self.empty_guard();
         match self.take_at_once(&documents, &purpose, &mut guard)? {

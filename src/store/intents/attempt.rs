@@ -6,7 +6,7 @@
 //! - Every step may find that somebody else was there: then the attempt is aborted and made again from the start, with the
 //!   checks evaluated again. Only a check that fails on what was read is a conflict.
 //! - Nobody waits while documents bear its marks, so nobody waits in a circle. Who meets a pending mark waits before it
-//!   begins, and aborts the other's intent in the end, since its owner may be gone.
+//!   marks anything, and aborts the other's intent in the end, since its owner may be gone.
 //! - An attempt may be left at any point, by an error or a panic: its slot stays in doubt, and is looked at before it is
 //!   used again.
 
@@ -66,7 +66,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         let keys: BTreeSet<&Key> = written.iter().copied().chain(checked).collect();
         let marked = if marks_checked(commit) { &keys } else { &written };
         let keys: Vec<Key> = keys.iter().copied().cloned().collect();
-        self.requests.wait_for(&self.cleaning, &keys);
+        self.requests.wait_for(&self.cleaning, marked, || self.refuse().is_ok());
         let mut found = None;
         if !marked.is_empty() {
             found = self.begin(own, marked, &keys).map_err(nothing_changed)?;

@@ -11,6 +11,7 @@
 //!   when others have it, too. So what was only read is written once more on top of itself, and that answer counts.
 //! - What is read may be older than what was answered before, if the server that is read has been replaced.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,9 +51,14 @@ impl<C: Cells + ?Sized> Requests<C> {
         Self { cells, clock, seed: AtomicU64::new(seed) }
     }
 
-    /// Waits until none of these documents is under way.
-    pub(super) fn wait_for(&self, under_way: &UnderWay<Key>, keys: &[Key]) {
-        under_way.wait_for(&*self.clock, keys);
+    /// Waits until none of these documents is under way, or for as long as the caller wants to.
+    pub(super) fn wait_for(
+        &self,
+        under_way: &UnderWay<Key>,
+        keys: &BTreeSet<&Key>,
+        goes_on: impl Fn() -> bool,
+    ) {
+        under_way.wait_for(&*self.clock, keys.iter().copied(), goes_on);
     }
 
     /// Pauses before another try, longer at each round, and never as long as somebody else.

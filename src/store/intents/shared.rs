@@ -2,11 +2,10 @@
 //!
 //! Owns which session's intents a commit is made with. Imports the port, the cells' port, `ambient` and `later`.
 //!
-//! What is hard: a commit that names no session (a collector's, a recoverer's) has no intents either, and needs some. Those
-//! of a session of this process are lent to it, which others settle should the process die. Without such a session (a
-//! command that repairs) some are made under an id that no session has, and taken away again. Nobody ever declares that id
-//! dead, so such a commit is not fenced, as on every engine; and whoever finds one of its intents pending for too long
-//! aborts it, as everybody's.
+//! What is hard: a commit that names no session (a collector's, a recoverer's) has no intents either, and needs some. They
+//! are made when they are needed, under an id that no session has, and taken away again. Nobody ever declares that id dead,
+//! so such a commit is not fenced, as on every engine; and whoever finds one of its intents pending for too long aborts it,
+//! as everybody's.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -86,14 +85,8 @@ impl<C: Remote + 'static> SharedIntents<C> {
         found.ok_or(StoreError::Fenced)?.commit(commit)
     }
 
-    /// Those without a session to lend its intents one at a time: they are few.
+    /// One at a time: these are few.
     fn commit_of_nobody(&self, commit: &Commit) -> Result<Version, CommitError> {
-        let lender = self.sessions.read().values().next().cloned();
-        match lender.map(|session| session.commit(commit)) {
-            // That nothing was changed is certain then.
-            None | Some(Err(CommitError::Store(StoreError::Fenced))) => {}
-            Some(outcome) => return outcome,
-        }
         let mut nobody = self.nobody.lock();
         let author = match nobody.take() {
             Some(author) => author,

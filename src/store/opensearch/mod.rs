@@ -288,9 +288,14 @@ impl Cells for OpenSearchCells {
         read: &[CellKey],
     ) -> (Result<Version, CasError>, Found) {
         std::thread::scope(|scope| {
-            let found = scope.spawn(|| self.read_many(read));
+            let thread = std::thread::Builder::new().name("lockwood-read".to_owned());
+            let reading = thread.spawn_scoped(scope, || self.read_many(read));
             let answer = self.cas(key, expected, cell);
-            let found = found.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let found = match reading {
+                Ok(reading) => reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // There is no room for a thread now.
+                Err(_) => self.read_many(read),
+            };
             (answer, found)
         })
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockwood::document::{Key, Version};
-use lockwood::store::cells::{CasError, Cell, CellKey, Cells, Listed, StoredCell};
+use lockwood::store::cells::{CasError, Cell, CellKey, Cells, Found, Listed, StoredCell};
 use lockwood::store::{Scan, StoreError};
 
 use super::world::{Fate, Request};
@@ -51,6 +51,21 @@ impl Cells for SimCells {
             self.world.maybe_turn(self.host)?;
         }
         Ok(cells)
+    }
+
+    fn cas_and_read(
+        &self,
+        key: &CellKey,
+        expected: Option<Version>,
+        cell: Option<Cell>,
+        read: &[CellKey],
+    ) -> (Result<Version, CasError>, Found) {
+        if self.world.below(2) == 0 {
+            let found = self.read_many(read);
+            return (self.cas(key, expected, cell), found);
+        }
+        let answer = self.cas(key, expected, cell);
+        (answer, self.read_many(read))
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {

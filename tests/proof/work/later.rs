@@ -31,13 +31,18 @@ impl SimLater {
 
     /// Does what is handed in, until there is no reason to. What is left then is dropped undone, as when a process ends.
     pub(crate) fn work_while(&self, goes_on: impl Fn() -> bool) {
-        while goes_on() {
+        let step = || {
             let work = self.queue.lock().pop_front();
             match work {
                 Some(work) => work(),
                 None => clock(&self.world, self.host).sleep(Duration::from_millis(5)),
             }
+        };
+        while goes_on() {
+            step();
         }
+        // Its session may be leaving meanwhile, or be recovered.
+        (0..self.world.below(20)).for_each(|_| step());
         self.has_ended.store(true, Relaxed);
         let left = std::mem::take(&mut *self.queue.lock());
         drop(left);

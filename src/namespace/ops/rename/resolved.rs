@@ -10,7 +10,7 @@ use crate::lock::{LockId, Plan};
 use crate::namespace::resolve::Chain;
 use crate::namespace::{Namespace, NamespaceError, Result};
 use crate::rules::{Rule, holds};
-use crate::store::{Check, Commit, NodeRef};
+use crate::store::{Check, Commit, NodeRef, StoreError};
 
 /// Everything that a rename rests on, as read at one time.
 pub(super) struct Resolved {
@@ -67,7 +67,14 @@ impl Namespace {
             Some(target) if target.entry.ino == resolved.source.entry.ino => {
                 // Two names of one file; unless one of them is only remembered, and what is asked for has to be done.
                 let checks = resolved.checks(rename);
-                return self.commit(&Commit { checks, ..Commit::new() }).map(|_| None);
+                return match self.commit(&Commit { checks, ..Commit::new() }) {
+                    // Whatever came of it, nothing was changed.
+                    Err(NamespaceError::Store(StoreError::Unknown(cause))) => {
+                        let what = "checking that two names are of one file".to_owned();
+                        Err(StoreError::Engine { what, source: cause.into() }.into())
+                    }
+                    outcome => outcome.map(|_| None),
+                };
             }
             _ => {}
         }
