@@ -75,14 +75,6 @@ impl Namespace {
         if is_gone && !self.opens.lock().contains_key(&ino) { Err(NamespaceError::NotFound) } else { Ok(()) }
     }
 
-    /// Reads together what is going to be read one by one, where each reading is a request to another host.
-    pub(super) fn read_ahead(&self, keys: &[Key]) -> Result<()> {
-        if self.is_shared() {
-            self.store.get_many(keys)?;
-        }
-        Ok(())
-    }
-
     /// The entry under `key`.
     pub(super) fn entry(&self, key: &Key) -> Result<Option<(Version, Entry)>> {
         let as_entry = |stored: Stored| match &*stored.document {

@@ -52,8 +52,6 @@ impl Namespace {
 
     /// Reads everything that the rename rests on and judges it. `None`: there is nothing to do.
     pub(super) fn resolve(&self, rename: &Rename) -> Result<Option<Resolved>> {
-        let (from, to) = (Key::Node(rename.parent), Key::Node(rename.new_parent));
-        self.read_ahead(&[rename.source_key(), rename.target_key(), from, to])?;
         let source_chain = self.chain(rename.parent)?;
         let target_chain = self.chain(rename.new_parent)?;
         let source = self.side(&rename.source_key())?.ok_or(NamespaceError::NotFound)?;
