@@ -20,8 +20,15 @@ struct Link {
     name: Name,
 }
 
-/// No tree is deeper. What is deeper is a loop.
-const DEPTH_MAX: usize = 1 << 20;
+/// A way up that comes back to where it was, so often, is no matter of what is remembered: the tree has a loop.
+const CIRCLES_MAX: u32 = 16;
+
+/// Where a way up has led.
+enum Climbed {
+    ToRoot(Chain),
+    /// Round in a circle, through these documents.
+    Round(Vec<Key>),
+}
 
 impl Chain {
     /// Whether `ino` is one of the directories.
@@ -112,12 +119,33 @@ impl Namespace {
 
     /// The directories from the root down to `directory`, which is the last; none for the root itself.
     ///
-    /// The walk reads one document after the other while others move directories, so it may piece together a chain that
-    /// never was. It is good for naming what to lock; that it is true is checked by the commit, at one instant.
+    /// The walk reads one document after the other while others move directories, and some as they are remembered, so it may
+    /// piece together a chain that never was. It is good for naming what to lock; that it is true is checked by the commit,
+    /// at one instant. What is pieced together may even be a circle: then all that has led there is forgotten.
     pub(super) fn chain(&self, directory: Ino) -> Result<Chain> {
-        let mut links = Vec::new();
+        for _ in 0..CIRCLES_MAX {
+            match self.climb(directory)? {
+                Climbed::ToRoot(chain) => return Ok(chain),
+                Climbed::Round(keys) => self.store.forget(&keys),
+            }
+        }
+        Err(NamespaceError::Broken(directory))
+    }
+
+    /// Finds circles as Brent does ("An Improved Monte Carlo Factorization Algorithm", BIT 20, 1980): by one inode to
+    /// compare with, which is taken anew each time that the way has become twice as long.
+    fn climb(&self, directory: Ino) -> Result<Climbed> {
+        let mut links: Vec<Link> = Vec::new();
         let mut ino = directory;
+        let mut met = directory;
         while ino != Ino::ROOT {
+            if !links.is_empty() && ino == met {
+                let documents = |link: Link| [Key::Node(link.ino), link.key];
+                return Ok(Climbed::Round(links.into_iter().flat_map(documents).collect()));
+            }
+            if links.len().is_power_of_two() {
+                met = ino;
+            }
             let Some((_, node)) = self.store.node(ino)? else {
                 // The directory itself was removed; or one above it was moved while this looked.
                 return Err(if ino == directory {
@@ -137,11 +165,8 @@ impl Namespace {
                 }
             }
             ino = here.parent;
-            if links.len() > DEPTH_MAX {
-                return Err(NamespaceError::Broken(directory));
-            }
         }
         links.reverse();
-        Ok(Chain { links })
+        Ok(Climbed::ToRoot(Chain { links }))
     }
 }

@@ -4,7 +4,7 @@
 use super::advisory::Hosts;
 use super::away::Engine;
 use super::world::{ROOT, World, name, refused};
-use crate::document::Ino;
+use crate::document::{Ino, Key};
 use crate::namespace::ops::attributes::Change;
 use crate::namespace::ops::make::{Make, What};
 use crate::namespace::ops::rename::{Manner, Patience, Rename};
@@ -17,6 +17,11 @@ fn who_remember_everything() -> Hosts {
 
 fn read(host: &Namespace, ino: Ino) -> Vec<u8> {
     host.read(ino, 0, 1 << 20).unwrap()
+}
+
+/// In the root.
+fn rename(from: &str, to: &str) -> Rename {
+    Rename { parent: ROOT, name: name(from), new_parent: ROOT, new_name: name(to), manner: Manner::Replace }
 }
 
 /// A file that a host makes, writes and closes.
@@ -63,13 +68,6 @@ fn who_opens_a_file_reads_what_was_written_before_though_no_notice_comes() {
 #[test]
 fn who_opens_what_was_replaced_or_removed_is_sent_to_look_and_finds_what_is_there() {
     let hosts = who_remember_everything();
-    let rename = |from: &str, to: &str| Rename {
-        parent: ROOT,
-        name: name(from),
-        new_parent: ROOT,
-        new_name: name(to),
-        manner: Manner::Replace,
-    };
     for (text, kept) in [("a", false), ("c", true)] {
         let old = written(&hosts.ada, text, b"old");
         assert_eq!(hosts.grace.lookup(ROOT, &name(text)).unwrap().0, old);
@@ -102,13 +100,6 @@ fn who_opens_what_was_replaced_or_removed_is_sent_to_look_and_finds_what_is_ther
 #[test]
 fn a_rename_to_where_something_was_once_is_made() {
     let hosts = who_remember_everything();
-    let rename = |from: &str, to: &str| Rename {
-        parent: ROOT,
-        name: name(from),
-        new_parent: ROOT,
-        new_name: name(to),
-        manner: Manner::Replace,
-    };
     let ino = written(&hosts.ada, "there", b"here");
     assert_eq!(hosts.grace.lookup(ROOT, &name("there")).unwrap().0, ino);
     hosts.ada.rename(Caller::ROOT, &rename("there", "back"), Patience::Try).unwrap();
@@ -166,4 +157,39 @@ fn an_open_asks_for_the_node_alone_where_one_process_owns_the_store() {
     });
     assert_eq!((counted.gets, counted.scans, counted.commits), (1, 0, 0));
     world.finish();
+}
+
+#[test]
+fn who_remembers_directories_below_each_other_finds_the_way_up() {
+    let hosts = who_remember_everything();
+    let into = |from: &str, parent, to: &str| Rename { new_parent: parent, ..rename(from, to) };
+    let make = |text| {
+        let what = What::Directory;
+        let make =
+            Make { parent: ROOT, name: &name(text), what, mode: 0o755, umask: 0, caller: Caller::ROOT };
+        hosts.ada.make(&make).unwrap().0
+    };
+    let (a, b) = (make("a"), make("b"));
+    let moves = |rename: &Rename| hosts.ada.rename(Caller::ROOT, rename, Patience::Try).unwrap();
+    let looks = |parent, text| hosts.grace.lookup(parent, &name(text)).unwrap().0;
+    moves(&into("a", b, "a"));
+    assert_eq!((looks(ROOT, "b"), looks(b, "a")), (b, a));
+    moves(&Rename { parent: b, ..rename("a", "a") });
+    moves(&into("b", a, "b"));
+    // Of one of the two she hears.
+    hosts.grace.store().forget(&[Key::Node(b)]);
+    assert_eq!(looks(a, "b"), b);
+    // What she remembers is each of them below the other.
+    let file = Make {
+        parent: b,
+        name: &name("file"),
+        what: What::Regular,
+        mode: 0o644,
+        umask: 0,
+        caller: Caller::ROOT,
+    };
+    hosts.grace.make(&file).unwrap();
+    let within = |from: &str, to: &str| Rename { parent: b, new_parent: b, ..rename(from, to) };
+    hosts.grace.rename(Caller::ROOT, &within("file", "renamed"), Patience::Try).unwrap();
+    assert!(hosts.ada.lookup(b, &name("renamed")).is_ok());
 }

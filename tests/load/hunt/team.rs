@@ -42,6 +42,8 @@ const WALK_EVERY: u64 = 64;
 const LAG_MAX_US: usize = 60;
 /// Nothing takes longer, unless it hangs: locks are waited for 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Behind this a line says so, for whoever can look at what stands still while it does.
+const NOTABLE: Duration = Duration::from_secs(5);
 
 /// What one side did: when it began, when it ended, and the errno if it was refused.
 type Done = (Duration, Duration, Result<(), i32>);
@@ -183,12 +185,17 @@ impl Team {
         }
         let begun = now();
         let mut spins = 0u32;
+        let mut said = false;
         while self.generation.load(SeqCst) == generation {
             if self.broken.load(SeqCst) {
                 return Err("another side of the team has failed".into());
             }
             if now() - begun > PATIENCE {
                 return Err(format!("another side of the team has hung for {PATIENCE:?}"));
+            }
+            if !said && now() - begun > NOTABLE {
+                said = true;
+                eprintln!("loop-hunt: team {} has waited for one of its sides for {NOTABLE:?}", self.number);
             }
             spins += 1;
             if spins > 200 { std::thread::yield_now() } else { std::hint::spin_loop() }
