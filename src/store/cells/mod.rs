@@ -114,21 +114,32 @@ pub trait Cells: Send + Sync {
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError>;
 
     /// Makes such a change and reads other cells, in any order. Engines that are asked over a network do both at once.
-    fn cas_and_read(
-        &self,
-        key: &CellKey,
-        expected: Option<Version>,
-        cell: Option<Cell>,
-        read: &[CellKey],
-    ) -> (Result<Version, CasError>, Found) {
+    fn cas_and_read(&self, change: Change, read: &[CellKey]) -> (Result<Version, CasError>, Found) {
         let found = self.read_many(read);
-        (self.cas(key, expected, cell), found)
+        (self.cas(&change.key, change.expected, change.cell), found)
     }
 
     /// Makes several such changes, each by itself, in any order, as [`cas`](Self::cas) makes one. Engines that are asked
     /// over a network make one request of it. The answers are in the order of the changes.
     fn cas_each(&self, changes: &[Change]) -> Vec<Result<Version, CasError>> {
         changes.iter().map(|change| self.cas(&change.key, change.expected, change.cell.clone())).collect()
+    }
+
+    /// The same, and whether other cells are at these versions: false if one is not, or if that is not known. Each is
+    /// compared after those of the changes were made that are of documents of its kind. Engines that are asked over a
+    /// network make one request of all that.
+    fn cas_each_and_compare(
+        &self,
+        changes: &[Change],
+        compared: &[Compared],
+    ) -> (Vec<Result<Version, CasError>>, bool) {
+        let answers = self.cas_each(changes);
+        let keys: Vec<_> = compared.iter().map(|compared| compared.key.clone()).collect();
+        let is_at = |(found, compared): (&Option<StoredCell>, &Compared)| {
+            found.as_ref().is_some_and(|found| found.version == compared.at)
+        };
+        let equal = self.read_many(&keys).is_ok_and(|found| found.iter().zip(compared).all(is_at));
+        (answers, equal)
     }
 
     /// Whether [`cas_all`](Self::cas_all) changes several cells at one instant. Nothing may rest on it but speed.
@@ -165,6 +176,15 @@ pub struct Change {
     pub cell: Option<Cell>,
     /// Whether it may be a lock that somebody waits for, before the change or after it: he is to be told.
     pub awaited: bool,
+}
+
+/// A cell that is to be at a version.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    /// Which cell.
+    pub key: CellKey,
+    /// The version.
+    pub at: Version,
 }
 
 /// What [`Cells::list`] lists.

@@ -1,4 +1,4 @@
-//! One attempt at a commit: begin, read and check, mark, validate, decide.
+//! One attempt at a commit: begin, read and check, mark and validate, decide.
 //!
 //! Owns the order of these steps. What each may do to a slot or a cell is in [`decide`](super::decide).
 //!
@@ -18,9 +18,9 @@ use super::read::Seen;
 use super::requests::{Outcome, Requests};
 use super::settle::{read_slot, roll_back, roll_forward, slot_of};
 use super::slots::OwnSlot;
-use crate::document::{IntentId, Key, MarkChange, SessionId, SlotState, Stored, Version};
+use crate::document::{IntentId, Key, Kind, MarkChange, SessionId, SlotState, Stored, Version};
 use crate::rules::{self, Rule};
-use crate::store::cells::{Cell, CellKey, Cells, Change, StoredCell};
+use crate::store::cells::{Cell, CellKey, Cells, Change, Compared, StoredCell};
 use crate::store::{Commit, CommitError, StoreError};
 
 /// How often somebody else's pending intent is looked at before it is aborted: with the pauses in between, for more than a
@@ -48,6 +48,21 @@ struct Step {
     change: MarkChange,
 }
 
+/// What an attempt does once its checks have held.
+struct Planned {
+    steps: Vec<Step>,
+    /// What locks cover, as it was read. None where it has to be read again, for nothing is to be compared.
+    covered: Option<Vec<Compared>>,
+}
+
+/// What became of the marks.
+enum Marking {
+    /// They are all set, at these versions. Whether what locks cover was at that time as it had been read.
+    Done { versions: Vec<Version>, unchanged: bool },
+    /// Somebody was faster here.
+    Hindered(Key),
+}
+
 /// What [`IntentStore::decide`] found out.
 enum Decision {
     Committed,
@@ -71,8 +86,8 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         if !marked.is_empty() {
             found = self.begin(own, marked, &keys).map_err(nothing_changed)?;
         }
-        let steps = match self.plan(commit, &keys, found) {
-            Ok(Ok(steps)) => steps,
+        let Planned { steps, covered } = match self.plan(commit, &keys, found) {
+            Ok(Ok(planned)) => planned,
             Ok(Err(hindered)) => return self.give_up(own, hindered),
             Err(CommitError::Store(error)) => return Err(nothing_changed(error).into()),
             Err(conflict) => return Err(conflict),
@@ -80,12 +95,13 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         let Some(first) = steps.first() else {
             return Ok(Attempt::Committed { version: Version::default(), marks: Vec::new() });
         };
-        let versions = match self.mark(own, &steps).map_err(nothing_changed) {
-            Ok(Ok(versions)) => versions,
-            Ok(Err(hindered)) => return self.give_up(own, hindered),
+        let (versions, unchanged) = match self.mark(own, &steps, covered).map_err(nothing_changed) {
+            Ok(Marking::Done { versions, unchanged }) => (versions, unchanged),
+            Ok(Marking::Hindered(key)) => return self.give_up(own, key),
             Err(error) => return self.give_up(own, first.key.clone()).and(Err(error.into())),
         };
-        match self.validate(commit).map_err(nothing_changed) {
+        let valid = if unchanged { Ok(None) } else { self.validate(commit).map_err(nothing_changed) };
+        match valid {
             Ok(None) => {}
             Ok(Some(hindered)) => return self.give_up(own, hindered),
             Err(error) => return self.give_up(own, first.key.clone()).and(Err(error.into())),
@@ -108,7 +124,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         commit: &Commit,
         keys: &[Key],
         mut found: Option<Vec<Option<StoredCell>>>,
-    ) -> Result<Result<Vec<Step>, Key>, CommitError> {
+    ) -> Result<Result<Planned, Key>, CommitError> {
         let mut polls = HashMap::new();
         for round in 0..WAITS_MAX {
             let seen = self.see_found(keys, found.take())?;
@@ -132,7 +148,9 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                         changes.get(key).cloned().or_else(|| marks_all.then_some(MarkChange::Keep))?;
                     Some(Step { key: key.clone(), at: seen.at, current: seen.current.clone(), change })
                 };
-                return Ok(Ok(keys.iter().zip(&seen).filter_map(step).collect()));
+                let steps = keys.iter().zip(&seen).filter_map(step).collect();
+                let rest = keys.iter().zip(&seen).filter(|(key, _)| !changes.contains_key(key));
+                return Ok(Ok(Planned { steps, covered: covered(commit, rest) }));
             }
             self.give_way(&hindering, &mut polls, round)?;
         }
@@ -199,8 +217,13 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         intent(self.session, own)
     }
 
-    /// Sets all marks, in any order; or says where somebody was faster.
-    fn mark(&self, own: &OwnSlot, steps: &[Step]) -> Result<Result<Vec<Version>, Key>, StoreError> {
+    /// Sets all marks, in any order, and compares what locks cover while it is about it.
+    fn mark(
+        &self,
+        own: &OwnSlot,
+        steps: &[Step],
+        covered: Option<Vec<Compared>>,
+    ) -> Result<Marking, StoreError> {
         let intent = self.intent(own);
         let mut changes = Vec::with_capacity(steps.len());
         for step in steps {
@@ -213,20 +236,24 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             };
             changes.push(Change { key, expected, cell: Some(cell), awaited: false });
         }
+        let (outcomes, unchanged) = match covered.filter(|_| validates()) {
+            Some(covered) if !covered.is_empty() => self.requests.set_each_and_compare(&changes, &covered),
+            covered => (self.requests.set_each(&changes), covered.is_some()),
+        };
         let mut versions = Vec::with_capacity(steps.len());
-        for (step, outcome) in steps.iter().zip(self.requests.set_each(&changes)) {
+        for (step, outcome) in steps.iter().zip(outcomes) {
             match outcome? {
                 Outcome::Done(version) => versions.push(version),
-                Outcome::Lost(_) => return Ok(Err(step.key.clone())),
+                Outcome::Lost(_) => return Ok(Marking::Hindered(step.key.clone())),
             }
         }
-        Ok(Ok(versions))
+        Ok(Marking::Done { versions, unchanged })
     }
 
     /// Checks again what locks cover, now that nothing that is written can change: as Silo does with what it has read (Tu et
     /// al., SOSP 2013). Says what does not hold any more.
     fn validate(&self, commit: &Commit) -> Result<Option<Key>, StoreError> {
-        if !commit.covered || !rules::holds(Rule::CoveredChecksValidatedAfterMarking) {
+        if !commit.covered || !validates() {
             return Ok(None);
         }
         let written: BTreeSet<&Key> = commit.writes.iter().map(|write| write.key()).collect();
@@ -354,7 +381,21 @@ pub(super) fn look_after<C: Cells + ?Sized>(
     Err(unsteady(&key))
 }
 
-/// Whether a commit marks what it checks and does not write. What locks cover is read again instead.
+/// What of `seen` is to be compared when the marks are set; none if that does not do. Entries are compared when those that
+/// are written bear their marks: so of two commits that write what the other one checks, one at least finds out.
+fn covered<'a>(commit: &Commit, seen: impl Iterator<Item = (&'a Key, &'a Seen)>) -> Option<Vec<Compared>> {
+    let compared = |(key, seen): (&Key, &Seen)| {
+        let at = seen.at.filter(|_| key.kind() == Kind::Entry)?;
+        Some(Compared { key: CellKey::Document(key.clone()), at })
+    };
+    if commit.covered { seen.map(compared).collect() } else { None }
+}
+
+fn validates() -> bool {
+    rules::holds(Rule::CoveredChecksValidatedAfterMarking)
+}
+
+/// Whether a commit marks what it checks and does not write. What locks cover is compared instead.
 fn marks_checked(commit: &Commit) -> bool {
     !commit.covered && rules::holds(Rule::ChecksMarked)
 }

@@ -20,7 +20,7 @@ use crate::ambient::Clock;
 use crate::document::{Key, Kind, Version};
 use crate::later::UnderWay;
 use crate::rules::{self, Rule};
-use crate::store::cells::{CasError, Cell, CellKey, Cells, Change, MarkedDocument, StoredCell};
+use crate::store::cells::{CasError, Cell, CellKey, Cells, Change, Compared, MarkedDocument, StoredCell};
 use crate::store::{Scan, StoreError};
 
 /// How often a request is sent before it is given up: with the pauses in between, for some two seconds.
@@ -133,7 +133,8 @@ impl<C: Cells + ?Sized> Requests<C> {
         cell: &Cell,
         read: &[CellKey],
     ) -> (Result<Outcome, StoreError>, Option<Vec<Option<StoredCell>>>) {
-        let (answer, found) = self.cells.cas_and_read(key, expected, Some(cell.clone()), read);
+        let change = Change { key: key.clone(), expected, cell: Some(cell.clone()), awaited: false };
+        let (answer, found) = self.cells.cas_and_read(change, read);
         (self.pursue(key, expected, Some(cell), Some(answer)), found.ok())
     }
 
@@ -145,6 +146,27 @@ impl<C: Cells + ?Sized> Requests<C> {
     /// Of each as for [`set`](Self::set).
     pub(super) fn set_each(&self, changes: &[Change]) -> Vec<Result<Outcome, StoreError>> {
         let answers = if changes.is_empty() { Vec::new() } else { self.cells.cas_each(changes) };
+        self.pursue_each(changes, answers)
+    }
+
+    /// The same, and whether other cells are at these versions, each compared when all that is set of its kind was: false if
+    /// one is not, or if that is not known.
+    pub(super) fn set_each_and_compare(
+        &self,
+        changes: &[Change],
+        compared: &[Compared],
+    ) -> (Vec<Result<Outcome, StoreError>>, bool) {
+        let (answers, equal) = self.cells.cas_each_and_compare(changes, compared);
+        // What is sent again is made later than the others were compared.
+        let at_once = answers.iter().all(Result::is_ok);
+        (self.pursue_each(changes, answers), equal && at_once)
+    }
+
+    fn pursue_each(
+        &self,
+        changes: &[Change],
+        answers: Vec<Result<Version, CasError>>,
+    ) -> Vec<Result<Outcome, StoreError>> {
         let mut failed = false;
         let one = |(change, answer): (&Change, Result<Version, CasError>)| {
             let outcome = match answer {

@@ -86,6 +86,11 @@ impl<'a> Request<'a> {
         Self { method: Method::PUT, path, body: Some(body.to_string().into_bytes()) }
     }
 
+    /// Where Elasticsearch refuses a body.
+    pub(super) fn post_nothing(path: &'a str) -> Self {
+        Self { method: Method::POST, path, body: None }
+    }
+
     pub(super) fn post(path: &'a str, body: &Value) -> Self {
         Self::lines(path, body.to_string().into_bytes())
     }

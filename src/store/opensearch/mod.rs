@@ -14,19 +14,19 @@
 //! 4. A cluster may be set up to forget what it has acknowledged: [`open`].
 
 mod address;
+mod bulk;
 mod ids;
 mod link;
 mod mappings;
 mod open;
 mod source;
 
-use std::fmt::Write as _;
 use std::ops::Bound;
 
 use serde_json::{Value, json};
 
 use self::link::{Failed, Link, Reply, Request, engine, explain};
-use super::cells::{CasError, Cell, CellKey, Cells, Change, Found, Listed, StoredCell};
+use super::cells::{CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell};
 use super::intents::shared::Remote;
 use super::outage::Outage;
 use super::scan::{Pager, bounds};
@@ -47,9 +47,6 @@ const SAME_COPY: &str = "preference=lockwood";
 
 /// So many documents are asked for in one request: of chunks some tens of MB.
 const READ_AT_ONCE: usize = 100;
-
-/// A request for several changes is ended behind this. The servers take 100 MB, and one change is below 1 MB.
-const BULK_BYTES: usize = 16 << 20;
 
 /// So many documents are asked for at first.
 const PAGE: usize = 1025;
@@ -90,7 +87,7 @@ impl OpenSearchCells {
     fn search(&self, kind: &str, keys: &Value, limit: usize) -> Result<Vec<Value>, StoreError> {
         let index = self.link.address.index(kind);
         // All copies must have done it: any of them may answer the search.
-        let refreshed = self.link.ask(&Request::post(&format!("/{index}/_refresh"), &json!({})))?;
+        let refreshed = self.link.ask(&Request::post_nothing(&format!("/{index}/_refresh")))?;
         if refreshed.status != 200 || refreshed.body.pointer("/_shards/failed") != Some(&0.into()) {
             return Err(engine(format!("refreshing {index}"), explain(&refreshed)));
         }
@@ -280,17 +277,11 @@ impl Cells for OpenSearchCells {
         written(key, reply.status, &reply.body)
     }
 
-    fn cas_and_read(
-        &self,
-        key: &CellKey,
-        expected: Option<Version>,
-        cell: Option<Cell>,
-        read: &[CellKey],
-    ) -> (Result<Version, CasError>, Found) {
+    fn cas_and_read(&self, change: Change, read: &[CellKey]) -> (Result<Version, CasError>, Found) {
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("lockwood-read".to_owned());
             let reading = thread.spawn_scoped(scope, || self.read_many(read));
-            let answer = self.cas(key, expected, cell);
+            let answer = self.cas(&change.key, change.expected, change.cell);
             let found = match reading {
                 Ok(reading) => reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                 // There is no room for a thread now.
@@ -301,74 +292,15 @@ impl Cells for OpenSearchCells {
     }
 
     fn cas_each(&self, changes: &[Change]) -> Vec<Result<Version, CasError>> {
-        let mut answers = Vec::with_capacity(changes.len());
-        while answers.len() < changes.len() {
-            let left = &changes[answers.len()..];
-            // What changes nothing is no line of a request.
-            let is_change = |change: &Change| change.cell.is_some() || change.expected.is_some();
-            match left {
-                [first, second, ..] if is_change(first) && is_change(second) => {
-                    let together = left.iter().position(|change| !is_change(change)).unwrap_or(left.len());
-                    answers.extend(self.bulk(&left[..together]));
-                }
-                [Change { key, expected, cell, .. }, ..] => {
-                    answers.push(self.cas(key, *expected, cell.clone()));
-                }
-                [] => {}
-            }
-        }
-        answers
+        self.change_each(changes)
     }
-}
 
-impl OpenSearchCells {
-    /// The first of these changes, as many as one request takes. Returns their answers, of one at least.
-    fn bulk(&self, changes: &[Change]) -> Vec<Result<Version, CasError>> {
-        let mut lines = String::new();
-        let mut sent = 0;
-        for Change { key, expected, cell, .. } in changes {
-            if lines.len() > BULK_BYTES {
-                break;
-            }
-            sent += 1;
-            let mut target =
-                json!({ "_index": self.link.address.index(ids::index(key)), "_id": ids::id(key) });
-            if let Some(version) = expected {
-                let (sequence, term) = parts(*version);
-                target["if_seq_no"] = sequence.into();
-                target["if_primary_term"] = term.into();
-            }
-            let action = match (cell, expected) {
-                (Some(_), None) => "create",
-                (Some(_), Some(_)) => "index",
-                (None, _) => "delete",
-            };
-            let _ = writeln!(lines, "{}", json!({ action: target })); // A string takes all.
-            if let Some(cell) = cell {
-                let _ = writeln!(lines, "{}", source::write(key, cell));
-            }
-        }
-        let changes = &changes[..sent];
-        let all = |error: &dyn Fn() -> CasError| changes.iter().map(|_| Err(error())).collect();
-        let reply = match self.link.tell(&Request::lines("/_bulk", lines.into_bytes())) {
-            Ok(reply) => reply,
-            Err(failed) => {
-                let error = unanswered(failed);
-                return all(&|| again(&error));
-            }
-        };
-        let items = reply.body.get("items").and_then(Value::as_array);
-        let Some(items) = items.filter(|items| items.len() == changes.len()) else {
-            let cause = explain(&reply);
-            return all(&|| CasError::Unknown(cause.clone()));
-        };
-        let outcome = |(change, item): (&Change, &Value)| {
-            let item = item.as_object().and_then(|item| item.values().next()).unwrap_or(&Value::Null);
-            let status =
-                item.get("status").and_then(Value::as_u64).and_then(|status| u16::try_from(status).ok());
-            written(&change.key, status.unwrap_or_default(), item)
-        };
-        changes.iter().zip(items).map(outcome).collect()
+    fn cas_each_and_compare(
+        &self,
+        changes: &[Change],
+        compared: &[Compared],
+    ) -> (Vec<Result<Version, CasError>>, bool) {
+        self.change_each_and_compare(changes, compared)
     }
 }
 
@@ -377,16 +309,6 @@ fn unanswered(failed: Failed) -> CasError {
     match failed {
         Failed::Unreached(error) | Failed::Refused(error) => CasError::Store(error),
         Failed::Unanswered(cause) => CasError::Unknown(cause),
-    }
-}
-
-/// The same failure for another change of the same request.
-fn again(error: &CasError) -> CasError {
-    match error {
-        CasError::Conflict => CasError::Conflict,
-        CasError::Store(StoreError::NoSpace) => CasError::Store(StoreError::NoSpace),
-        CasError::Store(error) => CasError::Store(engine("changing several documents", error.to_string())),
-        CasError::Unknown(cause) => CasError::Unknown(cause.clone()),
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use lockwood::ambient::{Clock, SystemClock};
-use lockwood::document::{Content, Document, Ino, Key, SessionId, Version};
+use lockwood::document::{Content, Document, Entry, FileKind, Ino, Key, Name, SessionId, Version};
 use lockwood::store::cells::memory::MemoryCells;
 use lockwood::store::cells::{CasError, Cell, CellKey, Cells, Listed, StoredCell};
 use lockwood::store::intents::{IntentStore, create_slots};
@@ -55,20 +55,30 @@ fn content(byte: u8) -> Document {
     Document::Content(Content { bytes: vec![byte].into() })
 }
 
+fn entry(ino: u64) -> Document {
+    Document::Entry(Entry { ino: Ino(ino), kind: FileKind::Regular })
+}
+
+/// Entries are compared when the marks are set; all else is read again after that.
 pub(super) fn judge() -> Judged {
+    let name = |text: &str| Key::Entry(Ino::ROOT, Name::new(text.as_bytes()).expect("a name"));
+    changed_meanwhile([Key::Content(Ino(2)), Key::Content(Ino(3))], content(1), content(2))?;
+    changed_meanwhile([name("checked"), name("written")], entry(1), entry(2))
+}
+
+fn changed_meanwhile([checked, written]: [Key; 2], before: Document, after: Document) -> Judged {
     let cells = Arc::new(MemoryCells::new());
     let other = store(&cells, 2);
-    let (checked, written) = (Key::Content(Ino(2)), Key::Content(Ino(3)));
-    let start = Commit::new().put(checked.clone(), content(1)).put(written.clone(), content(1));
+    let start = Commit::new().put(checked.clone(), before.clone()).put(written.clone(), before);
     other.commit(&start).expect("nobody else is there");
     let version = other.get(&checked).expect("cells in memory").expect("it was put").version;
     let meddled = Arc::new(Meddled { cells, then: Mutex::default() });
-    let key = checked.clone();
+    let (key, changed) = (checked.clone(), after.clone());
     *meddled.then.lock() = Some(Box::new(move || {
-        let _ = other.commit(&Commit::new().put(key, content(2))); // Whether it may is not this judge's affair.
+        let _ = other.commit(&Commit::new().put(key, changed)); // Whether it may is not this judge's affair.
     }));
     let own = store(&meddled, 1);
-    let commit = Commit::new().at(checked.clone(), version).put(written, content(2)).covered();
+    let commit = Commit::new().at(checked.clone(), version).put(written, after).covered();
     let outcome = own.commit(&commit);
     let changed = own.get(&checked).expect("cells in memory").is_none_or(|now| now.version != version);
     if outcome.is_ok() && changed {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockwood::document::{Key, Version};
-use lockwood::store::cells::{CasError, Cell, CellKey, Cells, Found, Listed, StoredCell};
+use lockwood::store::cells::{CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell};
 use lockwood::store::{Scan, StoreError};
 
 use super::world::{Fate, Request};
@@ -53,19 +53,41 @@ impl Cells for SimCells {
         Ok(cells)
     }
 
-    fn cas_and_read(
+    fn cas_and_read(&self, change: Change, read: &[CellKey]) -> (Result<Version, CasError>, Found) {
+        let before = (self.world.below(2) == 0).then(|| self.read_many(read));
+        let answer = self.cas(&change.key, change.expected, change.cell);
+        (answer, before.unwrap_or_else(|| self.read_many(read)))
+    }
+
+    fn cas_each_and_compare(
         &self,
-        key: &CellKey,
-        expected: Option<Version>,
-        cell: Option<Cell>,
-        read: &[CellKey],
-    ) -> (Result<Version, CasError>, Found) {
-        if self.world.below(2) == 0 {
-            let found = self.read_many(read);
-            return (self.cas(key, expected, cell), found);
-        }
-        let answer = self.cas(key, expected, cell);
-        (answer, self.read_many(read))
+        changes: &[Change],
+        compared: &[Compared],
+    ) -> (Vec<Result<Version, CasError>>, bool) {
+        let of_a_kind = |change: &Change| {
+            compared.iter().any(|compared| match (&compared.key, &change.key) {
+                (CellKey::Document(one), CellKey::Document(other)) => one.kind() == other.kind(),
+                _ => false,
+            })
+        };
+        // Those of other kinds may be made later than the others are compared, or earlier.
+        let late = self.world.below(2) == 0;
+        let mut answers: Vec<_> = changes.iter().map(|_| None).collect();
+        let make = |answers: &mut Vec<Option<_>>, which: &dyn Fn(&Change) -> bool| {
+            for (change, answer) in changes.iter().zip(answers).filter(|(change, _)| which(change)) {
+                *answer = Some(self.cas(&change.key, change.expected, change.cell.clone()));
+            }
+        };
+        make(&mut answers, &|change| of_a_kind(change) || !late);
+        let keys: Vec<_> = compared.iter().map(|compared| compared.key.clone()).collect();
+        let equal = self.read_many(&keys).is_ok_and(|found| {
+            found
+                .iter()
+                .zip(compared)
+                .all(|(found, to)| found.as_ref().is_some_and(|cell| cell.version == to.at))
+        });
+        make(&mut answers, &|change| late && !of_a_kind(change));
+        (answers.into_iter().flatten().collect(), equal)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
