@@ -119,12 +119,13 @@ impl Drop for SharedGuard {
             self.held.clear();
         }
         let held = std::mem::take(&mut self.held);
-        let (locks, op, operation) = (self.locks.clone(), self.op(), Arc::clone(&self.operation));
+        let op = self.op();
         // At once, or the session would meet its own use of a share.
         self.locks.end_uses(&mut self.uses);
         if held.is_empty() || !self.granted {
-            return release(&locks, op, held);
+            return release(&self.locks, op, held);
         }
+        let (locks, operation) = (self.locks.clone(), Arc::clone(&self.operation));
         let releasing = self.locks.releasing.begin(held.iter().map(|held| held.key.clone()).collect());
         self.locks.later.run(Box::new(move || {
             release(&locks, op, held);

@@ -162,7 +162,9 @@ impl Halting {
     fn stand_still(&self, mut halt: parking_lot::MutexGuard<'_, Halt>) {
         *halt = Halt::Halted;
         self.changed.notify_all();
-        self.changed.wait_while(&mut halt, |halt| matches!(halt, Halt::Halted));
+        // Longer than anybody waits for it to come here; without a bound a test that has failed would never end.
+        let waited = self.changed.wait_while_for(&mut halt, |halt| matches!(halt, Halt::Halted), WAIT * 2);
+        assert!(!waited.timed_out(), "nobody lets it go on");
     }
 }
 
