@@ -12,12 +12,12 @@ mod failover;
 mod kept;
 mod opens;
 mod opensearch;
-mod opensearch_server;
 mod postgres;
 mod recovery;
 #[allow(dead_code, reason = "its other users need the rest")]
 mod redis_server;
 mod redlock;
+mod search_server;
 mod signals;
 mod tls;
 mod two;

@@ -1,4 +1,4 @@
-//! The engine over OpenSearch. A server takes long to start, so one test has it, and does all with it.
+//! The engine over OpenSearch and Elasticsearch. A server takes long to start, so few tests have one, and do all with it.
 
 mod boundaries;
 mod proxy;
@@ -19,8 +19,8 @@ use lockwood::store::{
 
 use crate::common::interrupted::renames_end;
 use crate::common::{lockwood, until};
-use crate::opensearch_server::OpenSearchServer;
 use crate::recovery::{Lonely, break_by_url, recover_by_url};
+use crate::search_server::SearchServer;
 use crate::two::Two;
 
 /// A store without any document, as one session changes it.
@@ -88,7 +88,11 @@ impl Store for AsSession {
 
 #[test]
 fn it_does_what_every_engine_must() {
-    let Some(server) = OpenSearchServer::start() else { return };
+    let Some(server) = SearchServer::start("opensearch") else { return };
+    conforms(&server);
+}
+
+fn conforms(server: &SearchServer) {
     let prefixes = AtomicU32::new(0);
     conformance::run(&|| {
         let prefix = format!("volume-{}", prefixes.fetch_add(1, Ordering::Relaxed));
@@ -99,7 +103,18 @@ fn it_does_what_every_engine_must() {
 /// What programs meet: two mounts of one volume, and one that nobody else recovers.
 #[test]
 fn mounts_share_a_volume_and_clean_up_after_each_other() {
-    let Some(server) = OpenSearchServer::start() else { return };
+    let Some(server) = SearchServer::start("opensearch") else { return };
+    mounts_share_volumes(&server);
+}
+
+#[test]
+fn elasticsearch_does_what_opensearch_does() {
+    let Some(server) = SearchServer::start("elasticsearch") else { return };
+    conforms(&server);
+    mounts_share_volumes(&server);
+}
+
+fn mounts_share_volumes(server: &SearchServer) {
     if let Some(two) = Two::mounted(server.url("renames")) {
         renames_of_two_hosts_lose_nothing(&two);
         renames_end(&two.point(0), &two.point(1));
@@ -116,13 +131,13 @@ fn mounts_share_a_volume_and_clean_up_after_each_other() {
 #[test]
 #[ignore = "takes five minutes: a life that ends costs its patience; scripts/test --long"]
 fn any_request_of_a_rename_may_be_the_last() {
-    let Some(server) = OpenSearchServer::start() else { return };
+    let Some(server) = SearchServer::start("opensearch") else { return };
     boundaries::any_request_may_be_the_last(&server.url("boundaries"));
 }
 
 /// Indices on which the promises do not hold any more: nobody is let in, and is told which one and why.
 fn what_someone_has_changed_is_refused(url: &str) {
-    let at = url.trim_start_matches("opensearch+");
+    let (_, at) = url.split_once('+').unwrap();
     let curl = |arguments: &[&str]| {
         let json = ["-sSf", "-H", "Content-Type: application/json"];
         let done = Command::new("curl").args(json).args(arguments).output().unwrap();

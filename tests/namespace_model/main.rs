@@ -8,8 +8,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may stop at what it does not expect")]
 #![allow(clippy::disallowed_methods, reason = "a server is waited for in real time")]
 
-#[path = "../engines/opensearch_server.rs"]
-mod opensearch_server;
 #[path = "../common/postgres.rs"]
 #[allow(dead_code, reason = "its other users need the rest")]
 mod postgres;
@@ -17,6 +15,8 @@ mod postgres;
 #[allow(dead_code, reason = "its other users need the rest")]
 mod redis_server;
 mod reference;
+#[path = "../engines/search_server.rs"]
+mod search_server;
 mod steps;
 mod subject;
 
@@ -27,10 +27,10 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 
 use lockwood::document::Locking;
 
-use opensearch_server::OpenSearchServer;
 use postgres::PostgresServer;
 use redis_server::RedisServer;
 use reference::{Body, Id, ROOT, Reference};
+use search_server::SearchServer;
 use steps::{Step, apply, step};
 use subject::{Place, Subject};
 
@@ -244,6 +244,6 @@ fn over_postgres_the_namespace_does_what_the_reference_does() {
 
 #[test]
 fn over_opensearch_the_namespace_does_what_the_reference_does() {
-    let Some(server) = OpenSearchServer::start() else { return };
+    let Some(server) = SearchServer::start("opensearch") else { return };
     compare_over(Locking::Tree, Place::Chunks, Some(&|volume| server.url(volume)), 33);
 }

@@ -202,18 +202,32 @@ fn connect(url: &str, options: &Options) -> Result<OpenSearchCells, OpenError> {
         Flavour::Elasticsearch => (Flavour::Elasticsearch, ELASTICSEARCH_MIN),
     };
     let link = Link::new(address, options.patience).map_err(of_store)?;
-    let reply = link.ask(&Request::get("/")).map_err(of_store)?;
-    let said = |pointer: &str| reply.body.pointer(pointer).and_then(Value::as_str);
-    let Some(number) = said("/version/number") else {
-        return Err(of_store(engine("asking which server this is", explain(&reply))));
-    };
-    let distribution = said("/version/distribution").unwrap_or("elasticsearch");
+    let (distribution, number) = server_of(&link).map_err(of_store)?;
     let major = number.split('.').next().and_then(|major| major.parse::<u64>().ok()).unwrap_or_default();
     if distribution != wanted.name() || major < release {
         let found = format!("{distribution} {number}");
         return Err(OpenError::Server { server, found, wanted: wanted.name(), release });
     }
     Ok(OpenSearchCells { link })
+}
+
+/// What kind of server this is, and its release. The distribution of Elasticsearch that is published for tests has no page
+/// `/`; what it says of its nodes has the release as well.
+fn server_of(link: &Link) -> Result<(String, String), StoreError> {
+    const ELASTICSEARCH: &str = "elasticsearch";
+    let reply = link.ask(&Request::get("/"))?;
+    let said = |pointer: &str| reply.body.pointer(pointer).and_then(Value::as_str);
+    if let Some(number) = said("/version/number") {
+        return Ok((said("/version/distribution").unwrap_or(ELASTICSEARCH).to_owned(), number.to_owned()));
+    }
+    if reply.status == 405 {
+        let nodes = link.ask(&Request::get("/_nodes/_local?filter_path=nodes.*.version"))?;
+        let mut nodes = nodes.body.pointer("/nodes").and_then(Value::as_object).into_iter().flatten();
+        if let Some(number) = nodes.find_map(|(_, node)| node.get("version")?.as_str()) {
+            return Ok((ELASTICSEARCH.to_owned(), number.to_owned()));
+        }
+    }
+    Err(engine("asking which server this is", explain(&reply)))
 }
 
 fn has_index(cells: &OpenSearchCells, kind: &str) -> Result<bool, StoreError> {
