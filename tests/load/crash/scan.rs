@@ -6,6 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Longer than a mount is busy with renames without a pause that a look fits in.
+const REFUSED_AT_MOST: Duration = Duration::from_secs(10);
 
 /// One path found.
 pub(crate) struct Actual {
@@ -35,10 +39,10 @@ pub(crate) fn scan(top: &OwnedFd) -> Result<Tree, String> {
     let mut seen = BTreeSet::new();
     while let Some(dir) = directories.pop() {
         let at = if dir.is_empty() { ".".to_owned() } else { dir.clone() };
-        let opened = sys::open_dir_at(top, &at).and_then(|fd| sys::read_dir(&fd));
+        let opened = again(|| sys::open_dir_at(top, &at).and_then(|fd| sys::read_dir(&fd)));
         for (name, _) in opened.map_err(|e| format!("{at} cannot be listed: {e}"))? {
             let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
-            let actual = look(top, &path).map_err(|e| format!("{path} is listed, but: {e}"))?;
+            let actual = again(|| look(top, &path)).map_err(|e| format!("{path} is listed, but: {e}"))?;
             if actual.body == Body::Dir {
                 if !seen.insert(actual.inode) {
                     return Err(format!("directory {path} is in the tree twice"));
@@ -51,6 +55,20 @@ pub(crate) fn scan(top: &OwnedFd) -> Result<Tree, String> {
         }
     }
     Ok(tree)
+}
+
+/// Asks again after ESTALE, for a while: a kernel refuses a look at a directory that another host has moved, as long as a
+/// rename between directories runs in this mount (docs/semantics.md).
+fn again<T>(ask: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let begun = Instant::now();
+    loop {
+        match ask() {
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) && begun.elapsed() < REFUSED_AT_MOST => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
 }
 
 fn look(top: &OwnedFd, path: &str) -> io::Result<Actual> {
