@@ -80,6 +80,15 @@ impl Locks {
         }
     }
 
+    /// Whether a commit may be prepared while its locks are being taken: where that costs a request, and where the locks are
+    /// as likely free as not.
+    pub fn may_be_taken_beside(&self) -> bool {
+        match self {
+            Self::Documents(locks) => !locks.expects_others(),
+            Self::Table(_) | Self::Redlock(_) => false,
+        }
+    }
+
     /// Grants a session of this process nothing any more: ends its waits, and its later requests too.
     pub fn close_session(&self, session: SessionId) {
         match self {

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 
 use super::{NamespaceError, SessionInfo};
 use crate::ambient::{self, Clock};
-use crate::document::{Document, Key, Kind, Orphan, Session, SessionId, SessionState, Version};
+use crate::document::{Document, Key, Kind, Orphan, Session, SessionId, SessionState};
 use crate::lock::redlock::{Extender, Settings as RedlockSettings};
 use crate::lock::session::{Heart, Member, Observer};
 use crate::lock::shared::Settings as LockSettings;
@@ -180,11 +180,15 @@ impl Membership {
 
     /// Commits as this session. A store that is away is waited for, for as long as its engine has patience: whether the
     /// session still lives is for the commit itself to find out.
-    pub(super) fn commit(&self, store: &dyn Store, commit: &Commit) -> Result<Version, CommitError> {
+    pub(super) fn commit<T>(
+        &self,
+        commit: &Commit,
+        make: impl FnOnce(&Commit) -> Result<T, CommitError>,
+    ) -> Result<T, CommitError> {
         if self.is_fenced() {
             return Err(StoreError::Fenced.into());
         }
-        let outcome = store.commit(&commit.clone().by(self.id()));
+        let outcome = make(&commit.clone().by(self.id()));
         if matches!(outcome, Err(CommitError::Store(StoreError::Fenced))) {
             self.member.standing().fence();
         }

@@ -43,7 +43,7 @@ use crate::ambient;
 use crate::content::Contents;
 use crate::document::{Ino, Node, SessionId, Timestamp, Version, Volume};
 use crate::lock::Locks;
-use crate::store::{Commit, NodeRef, Store};
+use crate::store::{Commit, CommitError, Granting, NodeRef, Store};
 
 pub use advisory::{AdvisoryCall, AdvisoryLocks, advisory_of_all};
 pub use collect::Collector;
@@ -182,15 +182,30 @@ impl Namespace {
 
     /// Every change that an operation makes goes through here: when this returns, the other mounts of the process know.
     fn commit(&self, commit: &Commit) -> Result<Version> {
-        let version = {
-            let _pass = self.gate.enter()?;
-            match &self.membership {
-                None => self.store.commit(commit)?,
-                Some(membership) => membership.commit(&*self.store, commit)?,
-            }
-        };
+        let version = self.make_commit(commit, |commit| self.store.commit(commit))?;
         self.peers.tell(self.session, &commit.writes);
         Ok(version)
+    }
+
+    /// The same, if it is granted: see [`Store::commit_once`].
+    fn commit_once(&self, commit: &Commit, granting: Granting<'_>) -> Result<Option<Version>> {
+        let version = self.make_commit(commit, |commit| self.store.commit_once(commit, granting))?;
+        if version.is_some() {
+            self.peers.tell(self.session, &commit.writes);
+        }
+        Ok(version)
+    }
+
+    fn make_commit<T>(
+        &self,
+        commit: &Commit,
+        make: impl FnOnce(&Commit) -> std::result::Result<T, CommitError>,
+    ) -> Result<T> {
+        let _pass = self.gate.enter()?;
+        Ok(match &self.membership {
+            None => make(commit)?,
+            Some(membership) => membership.commit(commit, make)?,
+        })
     }
 
     fn now(&self) -> Timestamp {

@@ -22,8 +22,8 @@ use quick_cache::{DefaultHashBuilder, Weighter};
 
 use super::embedded::cache::{FIXED_BYTES, weight_bytes};
 use super::{
-    Capabilities, Check, Commit, CommitError, Intents, Listener, Notice, Outage, Reader, Scan, ScanItem,
-    Store, StoreCounters, StoreError, Write,
+    Capabilities, Check, Commit, CommitError, Granting, Intents, Listener, Notice, Outage, Reader, Scan,
+    ScanItem, Store, StoreCounters, StoreError, Write,
 };
 use crate::ambient;
 use crate::document::{Document, Key, Kind, SessionId, Stored, Version};
@@ -209,8 +209,13 @@ impl Reader for CachedStore {
     }
 }
 
-impl Store for CachedStore {
-    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+impl CachedStore {
+    /// Has the engine make a commit, unless it is not granted, and remembers what is known by that.
+    fn remember(
+        &self,
+        commit: &Commit,
+        make: impl FnOnce() -> Result<Option<Version>, CommitError>,
+    ) -> Result<Option<Version>, CommitError> {
         if let Some(session) = commit.session
             && !self.memory.own.read().contains(&session)
         {
@@ -226,8 +231,9 @@ impl Store for CachedStore {
             })
             .collect();
         let asked = ambient::monotonic();
-        let version = match self.engine.commit(commit) {
-            Ok(version) => version,
+        let version = match make() {
+            Ok(Some(version)) => version,
+            Ok(None) => return Ok(None),
             Err(error) => {
                 drop(guards);
                 self.forget_all_of(commit);
@@ -267,7 +273,17 @@ impl Store for CachedStore {
                 None => drop(self.memory.documents.remove(write.key())),
             }
         }
-        Ok(version)
+        Ok(Some(version))
+    }
+}
+
+impl Store for CachedStore {
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        Ok(self.remember(commit, || self.engine.commit(commit).map(Some))?.unwrap_or_default())
+    }
+
+    fn commit_once(&self, commit: &Commit, granting: Granting<'_>) -> Result<Option<Version>, CommitError> {
+        self.remember(commit, || self.engine.commit_once(commit, granting))
     }
 
     fn sync(&self) -> Result<(), StoreError> {

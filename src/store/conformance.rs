@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test: an engine that fails has failed it.
 #![allow(clippy::panic)]
 
+mod granted;
 mod merges;
 mod threads;
 
@@ -23,7 +24,7 @@ pub type Factory<'a> = &'a dyn Fn() -> Box<dyn Store>;
 
 type Test = fn(&dyn Store);
 
-const IN_ONE_THREAD: [(&str, Test); 18] = [
+const IN_ONE_THREAD: [(&str, Test); 20] = [
     ("what was put is got", put_and_get),
     ("versions change at every write and never go back", versions_grow),
     ("all that a commit writes has the version that it returns", one_version_a_commit),
@@ -31,6 +32,8 @@ const IN_ONE_THREAD: [(&str, Test); 18] = [
     ("each kind of check", checks),
     ("a commit of checks alone, and one that locks cover", checks_alone),
     ("entries that locks cover are checked", covered_entries),
+    ("a commit that is asked for is made if it is granted", granted::once),
+    ("what fails is not made for being granted", granted::checked),
     ("merges commute and count", merges::commute),
     ("a merge into nothing conflicts", merges::into_nothing),
     ("of two commits that count off one entry the second conflicts", merges::counted_off_twice),

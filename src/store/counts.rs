@@ -48,6 +48,13 @@ impl Counts {
         }
     }
 
+    /// What came of a commit that was made if it was granted.
+    pub(super) fn committed_if_granted<T>(&self, commit: &Commit, outcome: &Result<Option<T>, CommitError>) {
+        if !matches!(outcome, Ok(None)) {
+            self.committed(commit, outcome);
+        }
+    }
+
     /// Everything was made durable.
     pub(super) fn synced(&self) {
         add(&self.syncs, 1);

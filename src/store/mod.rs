@@ -276,6 +276,10 @@ pub trait Intents: Send + Sync {
     fn later(&self) -> Arc<dyn Later>;
 }
 
+/// Whether a commit is to be made: asked while it is prepared, and before anything that others see is changed. Must not ask
+/// the store for documents: who reads what a commit writes may have to wait for it.
+pub type Granting<'a> = Box<dyn FnOnce() -> bool + Send + 'a>;
+
 /// A store of documents.
 pub trait Store: Reader {
     /// Applies `commit` at one instant, or not at all. Returns the version of the documents that it writes, all of which
@@ -284,6 +288,16 @@ pub trait Store: Reader {
     /// # Errors
     /// [`CommitError::Conflict`] names the key of a check that failed; then nothing was changed.
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError>;
+
+    /// The same, once `granting` has said yes, which is asked once at most: the locks that the commit is made under are
+    /// taken there. Engines that are asked over a network prepare the commit meanwhile. None if it has said no; nothing was
+    /// changed then.
+    ///
+    /// # Errors
+    /// As [`Store::commit`]; it may have been asked or not.
+    fn commit_once(&self, commit: &Commit, granting: Granting<'_>) -> Result<Option<Version>, CommitError> {
+        if granting() { self.commit(commit).map(Some) } else { Ok(None) }
+    }
 
     /// Makes every commit that has returned survive a power cut.
     ///

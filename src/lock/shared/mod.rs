@@ -196,6 +196,11 @@ impl SharedLocks {
         })
     }
 
+    /// Whether somebody else held or wanted one of the locks that were asked for last.
+    pub fn expects_others(&self) -> bool {
+        self.met_others.load(Ordering::Relaxed)
+    }
+
     /// Grants nothing any more: ends every wait with [`LockError::Closed`], and every later request too. What is held stays
     /// held until its guards are dropped.
     pub fn close(&self) {

@@ -104,25 +104,19 @@ impl Namespace {
             let members = self.members(plan, &paths.tops(&resolved))?;
             let may_have_waited =
                 matches!(patience, Patience::Wait(_)) || self.volume.locking.locks_members(plan);
-            let outcome = match self.lock(plan, members, || paths.describe(rename.manner), patience)? {
+            let outcome = match self.request(plan, members, || paths.describe(rename.manner))? {
                 None => self.move_names(caller, rename, &resolved, None),
-                Some(guard) => {
-                    let outcome = if may_have_waited {
-                        self.look_and_move(caller, rename, &paths, &resolved, &guard)
-                    } else {
-                        guard.while_held(|| self.move_names(caller, rename, &resolved, Some(&guard)))
-                    };
-                    // Should the change still be made, nobody may have moved what it rests on.
-                    let unknown = matches!(outcome, Err(NamespaceError::Store(StoreError::Unknown(_))));
-                    if unknown {
-                        guard.abandon();
-                        return outcome;
-                    }
-                    match (outcome, guard.release()) {
-                        // It starts over only if nobody was told that it is ended.
-                        (Err(NamespaceError::Conflict(_)), Err(revoked)) => Err(revoked.into()),
-                        (outcome, _) => outcome,
-                    }
+                Some(request) if may_have_waited => {
+                    let guard = self.lock(request, patience)?;
+                    ended(self.look_and_move(caller, rename, &paths, &resolved, &guard), guard)
+                }
+                Some(request) if self.may_lock_beside(&resolved) => {
+                    self.lock_and_move(caller, rename, &resolved, request)
+                }
+                Some(request) => {
+                    let guard = self.lock(request, patience)?;
+                    let moves = || self.move_names(caller, rename, &resolved, Some(&guard));
+                    ended(guard.while_held(moves), guard)
                 }
             };
             if outcome.is_ok() {
@@ -149,6 +143,43 @@ impl Namespace {
         guard.while_held(|| self.move_names(caller, rename, &now, Some(guard)))
     }
 
+    /// Whether the locks of a rename are to be taken while its commit is being prepared: where that saves a request in
+    /// sequence, and the commit needs nothing of this mount to be settled before.
+    fn may_lock_beside(&self, resolved: &Resolved) -> bool {
+        resolved.target.is_none()
+            && self.volume.locking.covers_checks()
+            && self.locks.may_be_taken_beside()
+            && self.store.intents().is_some()
+    }
+
+    /// Takes the locks while the commit is being prepared, which marks nothing before they are granted. That the paths are
+    /// still those that were locked the commit finds out, as for everybody who does not wait.
+    fn lock_and_move(
+        &self,
+        caller: Caller,
+        rename: &Rename,
+        resolved: &Resolved,
+        request: Request,
+    ) -> Result<()> {
+        let now = self.now();
+        let (commit, from, to) = self.names_moved(caller, rename, resolved, now)?;
+        let commit = self.counted(rename, commit, from, to, now);
+        let mut granted = None;
+        let granting = Box::new(|| {
+            let asked = self.locks.try_acquire(request);
+            let is_granted = asked.is_ok();
+            granted = Some(asked);
+            is_granted
+        });
+        let made = self.commit_once(&commit, granting).map(drop);
+        match granted {
+            Some(Ok(guard)) => ended(made, guard),
+            // Who was sent away because the session is dead is told so.
+            Some(Err(refused)) => self.gate.enter().map_err(Into::into).and(Err(refused.into())),
+            None => made,
+        }
+    }
+
     /// Holds a lock on a path, so that nothing is renamed at it (shared), or at or below it (exclusive), until the guard
     /// is dropped. The names lead from the root to what is locked.
     ///
@@ -166,7 +197,8 @@ impl Namespace {
         let plan = Plan::Hold { path: &path, mode };
         let before = self.walk(names)?;
         let members = self.members(plan, &[(before, &path)])?;
-        let guard = self.lock(plan, members, || operation.into(), patience)?.ok_or(LockError::NoLocks)?;
+        let request = self.request(plan, members, || operation.into())?.ok_or(LockError::NoLocks)?;
+        let guard = self.lock(request, patience)?;
         guard.hold_only();
         // While this waited the path may have come to mean something else.
         if self.walk(names)? == before { Ok(guard) } else { Err(NamespaceError::NotFound) }
@@ -187,16 +219,18 @@ impl Namespace {
         Ok(members)
     }
 
-    /// Takes the locks of a plan; `None` if the volume's strategy has none.
-    fn lock(
+    /// The locks of a plan; `None` if the volume's strategy has none.
+    fn request(
         &self,
         plan: Plan<'_>,
         members: Vec<LockId>,
         operation: impl FnOnce() -> Arc<str>,
-        patience: Patience<'_>,
-    ) -> Result<Option<LockGuard>> {
-        let Some(set) = self.volume.locking.lock_set(plan, members)? else { return Ok(None) };
-        let request = Request { session: self.session, set, operation: operation() };
+    ) -> Result<Option<Request>> {
+        let set = self.volume.locking.lock_set(plan, members)?;
+        Ok(set.map(|set| Request { session: self.session, set, operation: operation() }))
+    }
+
+    fn lock(&self, request: Request, patience: Patience<'_>) -> Result<LockGuard> {
         drop(self.gate.enter()?);
         let granted = match patience {
             Patience::Try => self.locks.try_acquire(request),
@@ -204,7 +238,7 @@ impl Namespace {
         };
         // Who was sent away because the session is dead is told so.
         drop(self.gate.enter()?);
-        Ok(Some(granted?))
+        Ok(granted?)
     }
 
     /// The commit: every check of what was resolved, and every write.
@@ -217,6 +251,25 @@ impl Namespace {
     ) -> Result<()> {
         let now = self.now();
         let by = Move { rename, held, now };
+        let (commit, from, mut to) = self.names_moved(caller, rename, resolved, now)?;
+        match &resolved.target {
+            Some(victim) if rename.manner != Manner::Exchange => {
+                to.children -= 1;
+                self.replace(&by, victim, commit, from, to)
+            }
+            _ => self.commit_move(&by, commit, from, to),
+        }
+    }
+
+    /// The checks, and what is written of the two names and of what they lead to; and what is to be added to the counts of
+    /// the two directories, as if nothing were replaced.
+    fn names_moved(
+        &self,
+        caller: Caller,
+        rename: &Rename,
+        resolved: &Resolved,
+        now: Timestamp,
+    ) -> Result<(Commit, Counts, Counts)> {
         let source = &resolved.source;
         let mut commit = Commit { checks: resolved.checks(rename), ..Commit::new() };
         commit = commit.put(rename.target_key(), Document::Entry(source.entry));
@@ -238,16 +291,7 @@ impl Namespace {
             }
             _ => commit = commit.delete(rename.source_key()),
         }
-        if rename.manner == Manner::Exchange {
-            return self.commit_move(&by, commit, from, to);
-        }
-        match &resolved.target {
-            None => self.commit_move(&by, commit, from, to),
-            Some(victim) => {
-                to.children -= 1;
-                self.replace(&by, victim, commit, from, to)
-            }
-        }
+        Ok((commit, from, to))
     }
 
     /// Commits a rename that takes the name of `victim`.
@@ -280,7 +324,20 @@ impl Namespace {
 
     /// Adds what happens to the parents, and commits; with the release of the locks, if nobody is likely to want them.
     fn commit_move(&self, by: &Move<'_>, commit: Commit, from: Counts, to: Counts) -> Result<()> {
-        let Move { rename, held, now } = *by;
+        let commit = self.counted(by.rename, commit, from, to, by.now);
+        if let Some((guard, release)) = by.held.and_then(|guard| Some((guard, guard.release_along()?))) {
+            match self.commit(&commit.clone().and(release)) {
+                // Somebody has come to a lock meanwhile. Nothing was changed, and the locks are held.
+                Err(NamespaceError::Conflict(Key::Lock(_))) => guard.met_others(),
+                made => return made.map(|_| guard.released()),
+            }
+        }
+        self.commit(&commit)?;
+        Ok(())
+    }
+
+    /// The whole commit, with what happens to the parents.
+    fn counted(&self, rename: &Rename, commit: Commit, from: Counts, to: Counts, now: Timestamp) -> Commit {
         let commit = if rename.parent == rename.new_parent {
             let both = Counts {
                 children: from.children + to.children,
@@ -294,16 +351,7 @@ impl Namespace {
         };
         // All that is checked and not written is the entries above both paths, which the tree locks keep in place.
         let covered = self.volume.locking.covers_checks() && self.locks.cover_checks();
-        let commit = if covered { commit.covered() } else { commit };
-        if let Some((guard, release)) = held.and_then(|guard| Some((guard, guard.release_along()?))) {
-            match self.commit(&commit.clone().and(release)) {
-                // Somebody has come to a lock meanwhile. Nothing was changed, and the locks are held.
-                Err(NamespaceError::Conflict(Key::Lock(_))) => guard.met_others(),
-                made => return made.map(|_| guard.released()),
-            }
-        }
-        self.commit(&commit)?;
-        Ok(())
+        if covered { commit.covered() } else { commit }
     }
 
     fn put_whiteout(
@@ -325,6 +373,20 @@ impl Namespace {
         let node = Node { ctime: now, ..self.whiteout_node(&make)? };
         let entry = Entry { ino, kind: FileKind::CharDevice };
         Ok(commit.put(rename.source_key(), Document::Entry(entry)).put(Key::Node(ino), Document::Node(node)))
+    }
+}
+
+/// Ends a rename that was made under these locks, or not.
+fn ended(outcome: Result<()>, guard: LockGuard) -> Result<()> {
+    // Should the change still be made, nobody may have moved what it rests on.
+    if matches!(outcome, Err(NamespaceError::Store(StoreError::Unknown(_)))) {
+        guard.abandon();
+        return outcome;
+    }
+    match (outcome, guard.release()) {
+        // It starts over only if nobody was told that it is ended.
+        (Err(NamespaceError::Conflict(_)), Err(revoked)) => Err(revoked.into()),
+        (outcome, _) => outcome,
     }
 }
 

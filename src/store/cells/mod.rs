@@ -113,9 +113,18 @@ pub trait Cells: Send + Sync {
     /// [`CasError`].
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError>;
 
-    /// Makes such a change and reads other cells, in any order. Engines that are asked over a network do both at once.
-    fn cas_and_read(&self, change: Change, read: &[CellKey]) -> (Result<Version, CasError>, Found) {
+    /// Makes such a change, reads other cells, and does what else there is to do, in any order. Engines that are asked over
+    /// a network do all that at once.
+    fn cas_and_read(
+        &self,
+        change: Change,
+        read: &[CellKey],
+        beside: Option<Beside<'_>>,
+    ) -> (Result<Version, CasError>, Found) {
         let found = self.read_many(read);
+        if let Some(beside) = beside {
+            beside();
+        }
         (self.cas(&change.key, change.expected, change.cell), found)
     }
 
@@ -177,6 +186,9 @@ pub struct Change {
     /// Whether it may be a lock that somebody waits for, before the change or after it: he is to be told.
     pub awaited: bool,
 }
+
+/// What is done while a request is under way.
+pub type Beside<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// A cell that is to be at a version.
 #[derive(Clone, Debug)]

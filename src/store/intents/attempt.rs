@@ -20,8 +20,8 @@ use super::settle::{read_slot, roll_back, roll_forward, slot_of};
 use super::slots::OwnSlot;
 use crate::document::{IntentId, Key, Kind, MarkChange, SessionId, SlotState, Stored, Version};
 use crate::rules::{self, Rule};
-use crate::store::cells::{Cell, CellKey, Cells, Change, Compared, StoredCell};
-use crate::store::{Commit, CommitError, StoreError};
+use crate::store::cells::{Beside, Cell, CellKey, Cells, Change, Compared, StoredCell};
+use crate::store::{Commit, CommitError, Granting, StoreError};
 
 /// How often somebody else's pending intent is looked at before it is aborted: with the pauses in between, for more than a
 /// second, in which a living owner makes some twenty requests to the slowest of engines.
@@ -37,6 +37,8 @@ pub(super) enum Attempt {
     Committed { version: Version, marks: Vec<Change> },
     /// Others were in the way at this key; nothing was changed.
     Hindered(Key),
+    /// It was not to be made: nothing was changed, and nothing marked.
+    Refused,
 }
 
 /// A document to mark.
@@ -70,21 +72,32 @@ enum Decision {
 }
 
 impl<C: Cells + ?Sized + 'static> IntentStore<C> {
-    /// Tries once.
+    /// Tries once. `granting`: the first attempt asks it before it marks anything.
     ///
     /// # Errors
     /// [`CommitError::Conflict`] for a check that fails; nothing was changed then. [`StoreError::Unknown`] only if it may
     /// have taken effect.
-    pub(super) fn attempt(&self, own: &mut OwnSlot, commit: &Commit) -> Result<Attempt, CommitError> {
+    pub(super) fn attempt(
+        &self,
+        own: &mut OwnSlot,
+        commit: &Commit,
+        granting: Option<Granting<'_>>,
+    ) -> Result<Attempt, CommitError> {
         let written: BTreeSet<&Key> = commit.writes.iter().map(|write| write.key()).collect();
         let checked = commit.checks.iter().map(|check| check.key());
         let keys: BTreeSet<&Key> = written.iter().copied().chain(checked).collect();
         let marked = if marks_checked(commit) { &keys } else { &written };
         let keys: Vec<Key> = keys.iter().copied().cloned().collect();
         self.requests.wait_for(&self.cleaning, marked, || self.refuse().is_ok());
-        let mut found = None;
+        let (mut found, mut granted) = (None, true);
         if !marked.is_empty() {
-            found = self.begin(own, marked, &keys).map_err(nothing_changed)?;
+            let beside = granting.map(|granting| Box::new(|| granted = granting()) as Beside<'_>);
+            found = self.begin(own, marked, &keys, beside).map_err(nothing_changed)?;
+        } else if let Some(granting) = granting {
+            granted = granting();
+        }
+        if !granted {
+            return Ok(Attempt::Refused);
         }
         let Planned { steps, covered } = match self.plan(commit, &keys, found) {
             Ok(Ok(planned)) => planned,
@@ -180,12 +193,13 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         Ok(())
     }
 
-    /// Makes the slot pending for these keys, and reads those meanwhile, as far as it can.
+    /// Makes the slot pending for these keys, and reads those meanwhile, as far as it can, and does `beside`.
     fn begin(
         &self,
         own: &mut OwnSlot,
         marked: &BTreeSet<&Key>,
         read: &[Key],
+        mut beside: Option<Beside<'_>>,
     ) -> Result<Option<Vec<Option<StoredCell>>>, StoreError> {
         let key = slot_key(self.session, own);
         let read: Vec<_> = read.iter().cloned().map(CellKey::Document).collect();
@@ -201,7 +215,8 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             own.attempted = next.number;
             own.in_doubt = true;
             let pending = Cell::Slot(next.clone());
-            let (outcome, found) = self.requests.set_and_read(&key, Some(own.version), &pending, &read);
+            let (outcome, found) =
+                self.requests.set_and_read(&key, Some(own.version), &pending, &read, beside.take());
             match outcome? {
                 Outcome::Done(version) => {
                     own.know(next, version);
@@ -335,6 +350,23 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             _ => Ok(Attempt::Hindered(hindered)),
         }
     }
+}
+
+/// Ends a use that has marked nothing.
+pub(super) fn take_back<C: Cells + ?Sized>(
+    requests: &Requests<C>,
+    session: SessionId,
+    own: &mut OwnSlot,
+) -> Result<(), StoreError> {
+    let Some(aborted) = decide::abort(&own.slot) else { return look_after(requests, session, own) };
+    let cell = Cell::Slot(aborted.clone());
+    let Outcome::Done(version) = requests.set(&slot_key(session, own), Some(own.version), Some(&cell))?
+    else {
+        return look_after(requests, session, own);
+    };
+    own.know(aborted, version);
+    own.in_doubt = false;
+    Ok(())
 }
 
 /// Brings a slot that may hold anything of its session's back to where it can be used again: what it has committed is

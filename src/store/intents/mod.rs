@@ -24,11 +24,13 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use self::attempt::{Attempt, look_after};
+use self::attempt::{Attempt, look_after, take_back};
 use self::requests::Requests;
 use self::slots::{Pool, Taken};
 use super::cells::{CellKey, Cells, Change};
-use super::{Capabilities, Commit, CommitError, Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
+use super::{
+    Capabilities, Commit, CommitError, Granting, Reader, Scan, ScanItem, Store, StoreCounters, StoreError,
+};
 use crate::ambient::Clock;
 use crate::document::{Key, SessionId, Stored, Version};
 use crate::later::{Inline, Later, UnderWay};
@@ -41,6 +43,9 @@ pub use slots::OwnSlot;
 /// How often a commit starts over that others keep from marking what it writes. With the pauses that is some fifteen
 /// seconds; each time somebody else has got on.
 const ATTEMPTS_MAX: u32 = 64;
+
+/// How the use of a slot is ended.
+type End<C> = fn(&Requests<C>, SessionId, &mut OwnSlot) -> Result<(), StoreError>;
 
 /// The store as one session changes it.
 pub struct IntentStore<C: Cells + ?Sized> {
@@ -93,22 +98,30 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         if self.fenced.load(Ordering::Relaxed) { Err(StoreError::Fenced) } else { Ok(()) }
     }
 
-    fn try_commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+    fn try_commit(
+        &self,
+        commit: &Commit,
+        mut granting: Option<Granting<'_>>,
+    ) -> Result<Option<Version>, CommitError> {
         let mut taken = self.pool.take(&self.requests);
         let mut round = 0;
         loop {
             self.refuse()?;
-            match self.attempt(&mut taken.own, commit) {
+            match self.attempt(&mut taken.own, commit, granting.take()) {
                 Ok(Attempt::Committed { version, marks }) => {
                     self.clean_up(taken, marks);
-                    return Ok(version);
+                    return Ok(Some(version));
+                }
+                Ok(Attempt::Refused) => {
+                    self.end_later(taken, take_back);
+                    return Ok(None);
                 }
                 Ok(Attempt::Hindered(key)) if round >= ATTEMPTS_MAX => {
                     return Err(CommitError::Conflict(key));
                 }
                 Ok(Attempt::Hindered(_)) => self.requests.pause(round),
                 Err(CommitError::Conflict(key)) => {
-                    self.look_after_later(taken);
+                    self.end_later(taken, look_after);
                     return Err(CommitError::Conflict(key));
                 }
                 Err(other) => return Err(other),
@@ -138,15 +151,24 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
     }
 
     /// Ends a use that has changed nothing and is not tried again.
-    fn look_after_later(&self, mut taken: Taken) {
+    fn end_later(&self, mut taken: Taken, end: End<C>) {
         if !taken.own.in_doubt {
             return;
         }
         let (requests, session) = (Arc::clone(&self.requests), self.session);
         self.later.run(Box::new(move || {
             // Whatever fails: the slot stays in doubt, and the next use finds out.
-            drop(look_after(&requests, session, &mut taken.own));
+            drop(end(&requests, session, &mut taken.own));
         }));
+    }
+
+    fn make(&self, commit: &Commit, granting: Option<Granting<'_>>) -> Result<Option<Version>, CommitError> {
+        let outcome = self.try_commit(commit, granting);
+        self.counts.committed_if_granted(commit, &outcome);
+        if matches!(outcome, Err(CommitError::Store(StoreError::Fenced))) {
+            self.fence();
+        }
+        outcome
     }
 }
 
@@ -170,12 +192,12 @@ impl<C: Cells + ?Sized + 'static> Reader for IntentStore<C> {
 impl<C: Cells + ?Sized + 'static> Store for IntentStore<C> {
     /// The version returned is the greatest that a written document got: each has its own.
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
-        let outcome = self.try_commit(commit);
-        self.counts.committed(commit, &outcome);
-        if matches!(outcome, Err(CommitError::Store(StoreError::Fenced))) {
-            self.fence();
-        }
-        outcome
+        Ok(self.make(commit, None)?.unwrap_or_default())
+    }
+
+    /// The answer is awaited while the commit begins its intent and reads what it checks.
+    fn commit_once(&self, commit: &Commit, granting: Granting<'_>) -> Result<Option<Version>, CommitError> {
+        self.make(commit, Some(granting))
     }
 
     /// A change has been made when the engine has answered; that it survives a power cut then is the engine's part.

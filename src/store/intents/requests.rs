@@ -20,7 +20,9 @@ use crate::ambient::Clock;
 use crate::document::{Key, Kind, Version};
 use crate::later::UnderWay;
 use crate::rules::{self, Rule};
-use crate::store::cells::{CasError, Cell, CellKey, Cells, Change, Compared, MarkedDocument, StoredCell};
+use crate::store::cells::{
+    Beside, CasError, Cell, CellKey, Cells, Change, Compared, MarkedDocument, StoredCell,
+};
 use crate::store::{Scan, StoreError};
 
 /// How often a request is sent before it is given up: with the pauses in between, for some two seconds.
@@ -124,17 +126,18 @@ impl<C: Cells + ?Sized> Requests<C> {
         self.pursue(key, expected, cell, None)
     }
 
-    /// The same, while other cells are read: not a snapshot, and as they were at any time during the call. None if that has
-    /// failed.
+    /// The same, while other cells are read, and while `beside` is done: not a snapshot, and as they were at any time during
+    /// the call. None if that has failed.
     pub(super) fn set_and_read(
         &self,
         key: &CellKey,
         expected: Option<Version>,
         cell: &Cell,
         read: &[CellKey],
+        beside: Option<Beside<'_>>,
     ) -> (Result<Outcome, StoreError>, Option<Vec<Option<StoredCell>>>) {
         let change = Change { key: key.clone(), expected, cell: Some(cell.clone()), awaited: false };
-        let (answer, found) = self.cells.cas_and_read(change, read);
+        let (answer, found) = self.cells.cas_and_read(change, read, beside);
         (self.pursue(key, expected, Some(cell), Some(answer)), found.ok())
     }
 

@@ -20,8 +20,8 @@ use crate::store::cells::{CasError, CellKey, Cells};
 use crate::store::counts::Counts;
 use crate::store::stopped::Stopped;
 use crate::store::{
-    Capabilities, Commit, CommitError, Intents, Outage, Reader, Scan, ScanItem, Store, StoreCounters,
-    StoreError,
+    Capabilities, Commit, CommitError, Granting, Intents, Outage, Reader, Scan, ScanItem, Store,
+    StoreCounters, StoreError,
 };
 
 /// So many commits of a session are under way at once; further ones wait. Each has to be settled when the session has died.
@@ -78,11 +78,22 @@ impl<C: Remote + 'static> SharedIntents<C> {
         }
     }
 
-    fn try_commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+    fn try_commit(
+        &self,
+        commit: &Commit,
+        granting: Option<Granting<'_>>,
+    ) -> Result<Option<Version>, CommitError> {
         self.stopped.refuse()?;
-        let Some(session) = commit.session else { return self.commit_of_nobody(commit) };
+        let Some(session) = commit.session else {
+            let granted = granting.is_none_or(|granting| granting());
+            return if granted { self.commit_of_nobody(commit).map(Some) } else { Ok(None) };
+        };
         let found = self.sessions.read().get(&session).cloned();
-        found.ok_or(StoreError::Fenced)?.commit(commit)
+        let store = found.ok_or(StoreError::Fenced)?;
+        match granting {
+            None => store.commit(commit).map(Some),
+            Some(granting) => store.commit_once(commit, granting),
+        }
     }
 
     /// One at a time: these are few.
@@ -166,8 +177,14 @@ impl<C: Remote + 'static> Reader for SharedIntents<C> {
 impl<C: Remote + 'static> Store for SharedIntents<C> {
     /// The version returned is the greatest that a written document got: each has its own.
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
-        let outcome = self.try_commit(commit);
-        self.counts.committed(commit, &outcome);
+        let outcome = self.try_commit(commit, None);
+        self.counts.committed_if_granted(commit, &outcome);
+        Ok(outcome?.unwrap_or_default())
+    }
+
+    fn commit_once(&self, commit: &Commit, granting: Granting<'_>) -> Result<Option<Version>, CommitError> {
+        let outcome = self.try_commit(commit, Some(granting));
+        self.counts.committed_if_granted(commit, &outcome);
         outcome
     }
 

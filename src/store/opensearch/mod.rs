@@ -26,7 +26,7 @@ use std::ops::Bound;
 use serde_json::{Value, json};
 
 use self::link::{Failed, Link, Reply, Request, engine, explain};
-use super::cells::{CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell};
+use super::cells::{Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell};
 use super::intents::shared::Remote;
 use super::outage::Outage;
 use super::scan::{Pager, bounds};
@@ -277,11 +277,30 @@ impl Cells for OpenSearchCells {
         written(key, reply.status, &reply.body)
     }
 
-    fn cas_and_read(&self, change: Change, read: &[CellKey]) -> (Result<Version, CasError>, Found) {
+    fn cas_and_read(
+        &self,
+        change: Change,
+        read: &[CellKey],
+        beside: Option<Beside<'_>>,
+    ) -> (Result<Version, CasError>, Found) {
+        let change = || self.cas(&change.key, change.expected, change.cell.clone());
         std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("lockwood-read".to_owned());
-            let reading = thread.spawn_scoped(scope, || self.read_many(read));
-            let answer = self.cas(&change.key, change.expected, change.cell);
+            let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+            let reading = thread("lockwood-read").spawn_scoped(scope, || self.read_many(read));
+            // What else there is to do takes longest, as far as this can know.
+            let answer = match beside {
+                None => change(),
+                Some(beside) => match thread("lockwood-begin").spawn_scoped(scope, change) {
+                    Ok(changing) => {
+                        beside();
+                        changing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                    }
+                    Err(_) => {
+                        beside();
+                        change()
+                    }
+                },
+            };
             let found = match reading {
                 Ok(reading) => reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                 // There is no room for a thread now.

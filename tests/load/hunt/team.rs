@@ -278,7 +278,7 @@ fn judge(plan: &Plan, done: &[Done], home: &OwnedFd, tally: &mut Tally, hunt: &H
 }
 
 /// Tries again while what came of it is one that a stale look explains: ESTALE for a moment, and anything for as long as
-/// the mounts may show what was.
+/// the mounts may show what was. What a try has found in the end it may have found when it began.
 fn settled<T>(
     hunt: &Hunt,
     tally: &mut Tally,
@@ -287,10 +287,10 @@ fn settled<T>(
 ) -> io::Result<T> {
     let begun = now();
     loop {
+        let waited = now() - begun;
         let outcome = attempt();
         let is_estale = outcome.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ESTALE));
         let patience = if is_estale { hunt.options.estale } else { hunt.options.coherence };
-        let waited = now() - begun;
         if is_good(&outcome) || waited >= patience {
             return outcome;
         }

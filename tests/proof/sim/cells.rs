@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use lockwood::document::{Key, Version};
-use lockwood::store::cells::{CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell};
+use lockwood::store::cells::{
+    Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell,
+};
 use lockwood::store::{Scan, StoreError};
 
 use super::world::{Fate, Request};
@@ -53,10 +55,26 @@ impl Cells for SimCells {
         Ok(cells)
     }
 
-    fn cas_and_read(&self, change: Change, read: &[CellKey]) -> (Result<Version, CasError>, Found) {
+    /// In any order.
+    fn cas_and_read(
+        &self,
+        change: Change,
+        read: &[CellKey],
+        mut beside: Option<Beside<'_>>,
+    ) -> (Result<Version, CasError>, Found) {
+        let at = self.world.below(3);
+        let mut do_at = |place: u64| {
+            if let Some(beside) = beside.take_if(|_| place == at) {
+                beside();
+            }
+        };
+        do_at(0);
         let before = (self.world.below(2) == 0).then(|| self.read_many(read));
+        do_at(1);
         let answer = self.cas(&change.key, change.expected, change.cell);
-        (answer, before.unwrap_or_else(|| self.read_many(read)))
+        let found = before.unwrap_or_else(|| self.read_many(read));
+        do_at(2);
+        (answer, found)
     }
 
     fn cas_each_and_compare(

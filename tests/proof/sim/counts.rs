@@ -41,6 +41,8 @@ pub(crate) enum Count {
     UnknownCommits,
     /// Lock sets that were granted.
     Grants,
+    /// Lock sets that were granted while their commit was being prepared.
+    TakenBeside,
     /// Operations that had to wait for a lock.
     Waits,
     /// Shares that were used which the session had kept.
@@ -53,7 +55,7 @@ pub(crate) enum Count {
 
 impl Count {
     /// Every count, in the order of their declaration.
-    pub(crate) const ALL: [Self; 23] = [
+    pub(crate) const ALL: [Self; 24] = [
         Self::Steps,
         Self::Reads,
         Self::Writes,
@@ -73,6 +75,7 @@ impl Count {
         Self::Aborts,
         Self::UnknownCommits,
         Self::Grants,
+        Self::TakenBeside,
         Self::Waits,
         Self::KeptUses,
         Self::TimeOuts,

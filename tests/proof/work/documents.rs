@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use lockwood::document::{Body, Directory, Document, Ino, Key, Node, Stored, Timestamp};
+use lockwood::document::{
+    Body, ContentPlace, Directory, Document, Ino, Key, Node, Regular, Stored, Timestamp,
+};
 use lockwood::store::cells::{Cell, CellKey, Cells, MarkedDocument};
 
 use crate::sim::{SimCells, World};
@@ -10,6 +12,12 @@ use crate::sim::{SimCells, World};
 /// A directory with so many entries.
 pub(crate) fn directory(children: u64) -> Document {
     Document::Node(node(Body::Directory(Directory { parent: Ino::ROOT, name: None, children })))
+}
+
+/// An empty file with one name.
+pub(crate) fn file() -> Document {
+    let body = Body::Regular(Regular { size: 0, blocks: 0, place: ContentPlace::Inline });
+    Document::Node(Node { nlink: 1, ..node(body) })
 }
 
 /// A node.

@@ -9,18 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockwood::document::{
-    Body, ContentPlace, Directory, Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta, Regular,
-    Timestamp, Version,
+    Body, Directory, Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta, Timestamp, Version,
 };
-use lockwood::lock::{LockError, LockId, LockSet, OpId};
+use lockwood::lock::{LockError, LockId, LockSet, OpId, SharedGuard};
 use lockwood::store::cells::memory::MemoryCells;
 use lockwood::store::{Check, Commit, CommitError, StoreError};
 use parking_lot::Mutex;
 
 use super::Outcome;
-use super::asking::{KnowsTruth, asked, commit, look};
+use super::asking::{KnowsTruth, asked, commit, commit_once, look};
 use super::claims::Claims;
-use super::documents::{begin_with, node};
+use super::documents::{begin_with, file, node};
 use super::life::{Site, simulate_sessions};
 use super::tree::is_a_tree;
 use super::truth::{Asked, Truth};
@@ -38,6 +37,7 @@ pub(crate) const MUST_SEE: &[Count] = &[
     Count::CommitConflicts,
     Count::Aborts,
     Count::Grants,
+    Count::TakenBeside,
     Count::Waits,
     Count::KeptUses,
     Count::TimeOuts,
@@ -138,11 +138,6 @@ fn directory(stands: Option<(Ino, Name)>, children: u64, subdirectories: u32) ->
     let (parent, name) = stands.map_or((Ino::ROOT, None), |(parent, name)| (parent, Some(name)));
     let body = Body::Directory(Directory { parent, name, children });
     Document::Node(Node { nlink: 2 + subdirectories, ..node(body) })
-}
-
-fn file() -> Document {
-    let body = Body::Regular(Regular { size: 0, blocks: 0, place: ContentPlace::Inline });
-    Document::Node(Node { nlink: 1, ..node(body) })
 }
 
 fn counts(children: i64, subdirectories: i32) -> NodeDelta {
@@ -258,12 +253,7 @@ impl Client<'_> {
 
     fn commit(&self, commit: &Commit) -> Result<(), Stop> {
         let site = self.site;
-        match self::commit(self.judge, &site.world, &site.store, site.member.id(), commit)? {
-            Ok(_) => Ok(()),
-            Err(CommitError::Conflict(_)) => Err(Stop::Again),
-            Err(CommitError::Store(StoreError::Unknown(_) | StoreError::Fenced)) => Err(Stop::InDoubt),
-            Err(CommitError::Store(_)) => Err(Stop::Over),
-        }
+        answered(self::commit(self.judge, &site.world, &site.store, site.member.id(), commit)?)
     }
 
     fn create(&self, number: u64) -> Result<(), Stop> {
@@ -318,6 +308,9 @@ impl Client<'_> {
         let world = &self.site.world;
         let resolved = self.resolve(rename)?;
         let set = LockSet::for_rename(&resolved.paths[0], &resolved.paths[1]).map_err(|_| Stop::Over)?;
+        if resolved.victim.is_none() && world.below(3) == 0 {
+            return self.rename_beside(rename, resolved, &set);
+        }
         let wait = if world.below(8) == 0 { Duration::from_millis(world.below(300)) } else { FOR_EVER };
         let guard = match self.site.locks.acquire(&set, "rename".into(), wait) {
             Ok(guard) => guard,
@@ -330,22 +323,63 @@ impl Client<'_> {
             }
             Err(_) => return Err(Stop::Over),
         };
-        let op = guard.op();
-        world.event(|| format!("{}: {op} holds {set:?}", world.who()), |mix| mix(op.number));
-        {
-            let all = &mut *self.judge.lock();
-            all.claims.granted(&guard, &set, &all.truth, world.cells())?;
-        }
+        let op = self.granted(&guard, &set)?;
         let result = self.rename_under_locks(rename, &resolved.paths, op);
+        self.ended(result, guard)
+    }
+
+    fn granted(&self, guard: &SharedGuard, set: &LockSet) -> Result<OpId, String> {
+        let (op, world) = (guard.op(), &self.site.world);
+        world.event(|| format!("{}: {op} holds {set:?}", world.who()), |mix| mix(op.number));
+        let all = &mut *self.judge.lock();
+        all.claims.granted(guard, set, &all.truth, world.cells())?;
+        Ok(op)
+    }
+
+    fn ended(&self, result: Result<(), Stop>, guard: SharedGuard) -> Result<(), Stop> {
         if matches!(result, Err(Stop::InDoubt)) {
             // The locks stay until its intents are settled.
             guard.abandon();
             self.site.stop();
         } else {
-            self.judge.lock().claims.releases(op);
+            self.judge.lock().claims.releases(guard.op());
             drop(guard);
         }
         result
+    }
+
+    /// Of one who does not wait: the locks are taken while the commit is prepared.
+    fn rename_beside(&self, rename: &Rename, resolved: Resolved, set: &LockSet) -> Result<(), Stop> {
+        let site = self.site;
+        let paths = resolved.paths.to_vec();
+        let commit = commit_of(rename, resolved);
+        let mut granted = Ok(None);
+        let granting = Box::new(|| {
+            let Ok(guard) = site.locks.try_acquire(set, "rename".into()) else { return false };
+            let judged = self.granted(&guard, set);
+            if let Ok(op) = judged {
+                self.moves(op, paths);
+            }
+            let is_right = judged.is_ok();
+            granted = judged.map(|_| Some(guard));
+            is_right
+        });
+        let (judge, session) = (self.judge, site.member.id());
+        let made = answered(commit_once(judge, &site.world, &site.store, session, &commit, granting)?);
+        match granted? {
+            Some(guard) => {
+                site.world.count(Count::TakenBeside);
+                self.ended(made, guard)
+            }
+            // It was not granted, or not asked.
+            None => made,
+        }
+    }
+
+    fn moves(&self, op: OpId, paths: Vec<LockId>) {
+        let all = &mut *self.judge.lock();
+        all.claims.stands_on(op, paths);
+        all.moving.insert(asked(&self.site.world), op);
     }
 
     fn rename_under_locks(&self, rename: &Rename, locked: &[LockId; 2], op: OpId) -> Result<(), Stop> {
@@ -354,34 +388,8 @@ impl Client<'_> {
             self.site.world.count(Count::Revalidations);
             return Err(Stop::Again);
         }
-        {
-            let all = &mut *self.judge.lock();
-            all.claims.stands_on(op, locked.to_vec());
-            all.moving.insert(asked(&self.site.world), op);
-        }
-        let (from, to) = (&rename.source, &rename.target);
-        let ino = resolved.entry.ino;
-        let is_directory = resolved.entry.kind == FileKind::Directory;
-        let mut commit = Commit { checks: resolved.checks, ..Commit::new() }
-            .delete(Key::Entry(from.0, from.1.clone()))
-            .put(Key::Entry(to.0, to.1.clone()), Document::Entry(resolved.entry));
-        let (mut added, mut subdirectories) = (1, i32::from(is_directory));
-        if let Some((victim, version)) = resolved.victim {
-            commit = commit.at(Key::Node(victim.ino), version).delete(Key::Node(victim.ino));
-            added = 0;
-            subdirectories -= i32::from(victim.kind == FileKind::Directory);
-        }
-        let gone = -i32::from(is_directory);
-        commit = if from.0 == to.0 {
-            commit.merge(Key::Node(from.0), counts(added - 1, subdirectories + gone))
-        } else {
-            commit
-                .merge(Key::Node(from.0), counts(-1, gone))
-                .merge(Key::Node(to.0), counts(added, subdirectories))
-        };
-        let reparent = is_directory.then(|| to.clone());
-        commit = commit.merge(Key::Node(ino), NodeDelta { reparent, ..counts(0, 0) });
-        self.commit(&commit.covered())
+        self.moves(op, locked.to_vec());
+        self.commit(&commit_of(rename, resolved))
     }
 
     fn resolve(&self, rename: &Rename) -> Result<Resolved, Stop> {
@@ -447,6 +455,40 @@ impl Client<'_> {
         chain.reverse();
         Ok(chain)
     }
+}
+
+fn answered(answer: Result<Version, CommitError>) -> Result<(), Stop> {
+    match answer {
+        Ok(_) => Ok(()),
+        Err(CommitError::Conflict(_)) => Err(Stop::Again),
+        Err(CommitError::Store(StoreError::Unknown(_) | StoreError::Fenced)) => Err(Stop::InDoubt),
+        Err(CommitError::Store(_)) => Err(Stop::Over),
+    }
+}
+
+fn commit_of(rename: &Rename, resolved: Resolved) -> Commit {
+    let (from, to) = (&rename.source, &rename.target);
+    let ino = resolved.entry.ino;
+    let is_directory = resolved.entry.kind == FileKind::Directory;
+    let mut commit = Commit { checks: resolved.checks, ..Commit::new() }
+        .delete(Key::Entry(from.0, from.1.clone()))
+        .put(Key::Entry(to.0, to.1.clone()), Document::Entry(resolved.entry));
+    let (mut added, mut subdirectories) = (1, i32::from(is_directory));
+    if let Some((victim, version)) = resolved.victim {
+        commit = commit.at(Key::Node(victim.ino), version).delete(Key::Node(victim.ino));
+        added = 0;
+        subdirectories -= i32::from(victim.kind == FileKind::Directory);
+    }
+    let gone = -i32::from(is_directory);
+    commit = if from.0 == to.0 {
+        commit.merge(Key::Node(from.0), counts(added - 1, subdirectories + gone))
+    } else {
+        commit
+            .merge(Key::Node(from.0), counts(-1, gone))
+            .merge(Key::Node(to.0), counts(added, subdirectories))
+    };
+    let reparent = is_directory.then(|| to.clone());
+    commit.merge(Key::Node(ino), NodeDelta { reparent, ..counts(0, 0) }).covered()
 }
 
 /// A directory, its name, the entry that leads to it and the version of that.

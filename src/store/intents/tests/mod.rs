@@ -2,6 +2,7 @@
 
 mod crashes;
 mod faults;
+mod granted;
 mod late;
 mod later;
 mod lost;

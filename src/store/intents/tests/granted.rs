@@ -1,0 +1,77 @@
+//! Commits that are prepared while it is asked whether they are to be made.
+
+use std::sync::Arc;
+
+use super::faults::Faulty;
+use super::{add, clock, counter, node, session};
+use crate::document::{SessionId, SlotState};
+use crate::store::cells::memory::MemoryCells;
+use crate::store::cells::{Cell, CellKey, Cells};
+use crate::store::conformance::directory;
+use crate::store::intents::{IntentStore, settle};
+use crate::store::{Commit, Store};
+
+fn state(cells: &MemoryCells) -> SlotState {
+    let found = cells.read(&CellKey::Slot(SessionId(1), 0)).unwrap().unwrap();
+    match &*found.cell {
+        Cell::Slot(slot) => slot.state,
+        other => panic!("no slot: {other:?}"),
+    }
+}
+
+fn is_marked(cells: &MemoryCells, ino: u64) -> bool {
+    let found = cells.read(&CellKey::Document(node(ino))).unwrap().unwrap();
+    matches!(&*found.cell, Cell::Document(document) if document.mark.is_some())
+}
+
+/// A directory with three entries.
+fn begun() -> (Arc<MemoryCells>, Arc<Faulty>, IntentStore<Faulty>) {
+    let cells = Arc::new(MemoryCells::new());
+    let faulty = Faulty::new(&cells);
+    let store = session(&faulty, &clock(), 1, 1);
+    store.commit(&Commit::new().put(node(7), directory(3))).unwrap();
+    (cells, faulty, store)
+}
+
+#[test]
+fn it_is_asked_before_anything_is_marked() {
+    let (cells, _, store) = begun();
+    let asked = Arc::clone(&cells);
+    let granting = Box::new(move || !is_marked(&asked, 7));
+    assert!(store.commit_once(&Commit::new().merge(node(7), add(1)), granting).unwrap().is_some());
+    assert_eq!(counter(&store, 7), Some(4));
+}
+
+#[test]
+fn what_is_refused_costs_two_changes_and_leaves_nothing() {
+    let (cells, faulty, store) = begun();
+    faulty.arm(None);
+    let commit = Commit::new().merge(node(7), add(1));
+    assert_eq!(store.commit_once(&commit, Box::new(|| false)).unwrap(), None);
+    // The intent is begun, and aborted.
+    assert_eq!(faulty.sent.lock().len(), 2);
+    assert_eq!(state(&cells), SlotState::Aborted);
+    assert!(!is_marked(&cells, 7));
+    // The next one has nothing to look after.
+    faulty.arm(None);
+    store.commit(&commit).unwrap();
+    let of_refused = faulty.requests();
+    faulty.arm(None);
+    store.commit(&commit).unwrap();
+    assert_eq!(of_refused, faulty.requests());
+    assert_eq!(counter(&store, 7), Some(5));
+}
+
+#[test]
+fn who_dies_while_it_is_asked_has_changed_nothing() {
+    let (cells, faulty, store) = begun();
+    let dies = Arc::clone(&faulty);
+    let granting = Box::new(move || {
+        dies.arm(Some((0, super::faults::Fault::Crash)));
+        true
+    });
+    assert!(store.commit_once(&Commit::new().merge(node(7), add(1)), granting).is_err());
+    settle(&cells, &clock(), SessionId(1), 1).unwrap();
+    assert_eq!(state(&cells), SlotState::Sealed);
+    assert_eq!(counter(&session(&cells, &clock(), 2, 1), 7), Some(3));
+}
