@@ -80,8 +80,8 @@ impl Locks {
         }
     }
 
-    /// Whether a commit may be prepared while its locks are being taken: where that costs a request, and where the locks are
-    /// as likely free as not.
+    /// Whether a commit is to be prepared while its locks are being taken: where taking them costs a request, and nobody was
+    /// met at those that were asked for last.
     pub fn may_be_taken_beside(&self) -> bool {
         match self {
             Self::Documents(locks) => !locks.expects_others(),
