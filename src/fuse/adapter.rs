@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
@@ -23,6 +23,7 @@ use super::errno::report;
 use super::flusher::Flusher;
 use super::kernel_cache::KernelCache;
 use super::waiting::WaitingRoom;
+use crate::ambient;
 use crate::document::{Ino, Name};
 use crate::namespace::ops::attributes::Change;
 use crate::namespace::ops::make::{Make, What};
@@ -98,13 +99,14 @@ impl Adapter {
         &self.0.namespace
     }
 
-    fn reply_entry(&self, reply: ReplyEntry, found: std::result::Result<Found, Errno>) {
+    /// `asked`: when the request was begun.
+    fn reply_entry(&self, reply: ReplyEntry, asked: Instant, found: std::result::Result<Found, Errno>) {
         let cache = &self.0.cache;
         match found {
             Ok((ino, node)) => {
                 cache.give(ino, node.regular().is_some());
-                let attr = attr(ino, &node);
-                reply.entry_with_ttls(&cache.attribute_ttl(), &cache.name_ttl(), &attr, GENERATION);
+                let (attributes, name) = (cache.attribute_ttl(asked), cache.name_ttl(asked));
+                reply.entry_with_ttls(&attributes, &name, &attr(ino, &node), GENERATION);
             }
             Err(errno) => reply.error(errno),
         }
@@ -191,12 +193,13 @@ impl Filesystem for Adapter {
                 Err(errno) => reply.error(errno),
             };
         }
+        let asked = ambient::monotonic();
         match self.look(parent, bytes) {
             // Until the name is made, which the kernel sees, it need not ask again.
             Err(NamespaceError::NotFound) if !matches!(bytes.as_bytes(), b"." | b"..") => {
-                reply.entry(&self.0.cache.name_ttl(), &absent(), GENERATION);
+                reply.entry(&self.0.cache.name_ttl(asked), &absent(), GENERATION);
             }
-            found => self.reply_entry(reply, found.map_err(failed("lookup", parent))),
+            found => self.reply_entry(reply, asked, found.map_err(failed("lookup", parent))),
         }
     }
 
@@ -223,12 +226,13 @@ impl Filesystem for Adapter {
         {
             return reply.attr(&control::TTL, &attr);
         }
+        let asked = ambient::monotonic();
         match self.namespace().attributes(Ino(ino.0)).map(|node| attr(Ino(ino.0), &node)) {
             Ok(attr) => {
                 if is_root {
                     *self.0.root.lock() = Some(attr);
                 }
-                reply.attr(&self.0.cache.asked_ttl(), &attr);
+                reply.attr(&self.0.cache.asked_ttl(asked), &attr);
             }
             Err(error) => reply.error(self.failed_by_name("getattr", ino)(error)),
         }
@@ -260,8 +264,9 @@ impl Filesystem for Adapter {
             };
         }
         let change = Change { mode, uid, gid, size, atime: atime.map(time), mtime: mtime.map(time) };
+        let asked = ambient::monotonic();
         match self.namespace().change(caller(request), Ino(ino.0), &change) {
-            Ok(node) => reply.attr(&self.0.cache.attribute_ttl(), &attr(Ino(ino.0), &node)),
+            Ok(node) => reply.attr(&self.0.cache.attribute_ttl(asked), &attr(Ino(ino.0), &node)),
             Err(error) => reply.error(self.failed_by_name("setattr", ino)(error)),
         }
     }
@@ -291,10 +296,9 @@ impl Filesystem for Adapter {
             libc::S_IFBLK => What::BlockDevice(rdev),
             _ => return reply.error(Errno::EINVAL),
         };
-        self.reply_entry(
-            reply,
-            self.make(request, parent, bytes, what, mode, umask).map_err(failed("mknod", parent)),
-        );
+        let asked = ambient::monotonic();
+        let made = self.make(request, parent, bytes, what, mode, umask);
+        self.reply_entry(reply, asked, made.map_err(failed("mknod", parent)));
     }
 
     fn mkdir(
@@ -306,16 +310,16 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        let asked = ambient::monotonic();
         let made = self.make(request, parent, bytes, What::Directory, mode, umask);
-        self.reply_entry(reply, made.map_err(failed("mkdir", parent)));
+        self.reply_entry(reply, asked, made.map_err(failed("mkdir", parent)));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, bytes: &OsStr, target: &Path, reply: ReplyEntry) {
         let what = What::Symlink(target.as_os_str().as_bytes().to_vec());
-        self.reply_entry(
-            reply,
-            self.make(request, parent, bytes, what, 0o777, 0).map_err(failed("symlink", parent)),
-        );
+        let asked = ambient::monotonic();
+        let made = self.make(request, parent, bytes, what, 0o777, 0);
+        self.reply_entry(reply, asked, made.map_err(failed("symlink", parent)));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, bytes: &OsStr, reply: ReplyEmpty) {
@@ -340,10 +344,11 @@ impl Filesystem for Adapter {
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, bytes: &OsStr, reply: ReplyEntry) {
+        let asked = ambient::monotonic();
         let linked = control::refuse(parent, bytes)
             .and_then(|()| name(bytes))
             .and_then(|name| self.namespace().link(Ino(ino.0), Ino(parent.0), &name));
-        self.reply_entry(reply, linked.map_err(self.failed_by_name("link", ino)));
+        self.reply_entry(reply, asked, linked.map_err(self.failed_by_name("link", ino)));
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

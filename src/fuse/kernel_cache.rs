@@ -37,7 +37,7 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use fuser::{FopenFlags, INodeNo, InitFlags, Notifier};
@@ -46,6 +46,7 @@ use parking_lot::{Mutex, RwLock};
 use super::convert::FOREVER;
 use super::names::Names;
 use super::notices::Notices;
+use crate::ambient;
 use crate::document::{Document, Ino, Key};
 use crate::namespace::Watcher;
 use crate::rules::{self, Rule};
@@ -66,6 +67,12 @@ const SHARDS: usize = 64;
 
 /// Every change asks every other mount for each inode in it. The daemon itself gives out the numbers.
 type Known = HashMap<Ino, Given, RandomState>;
+
+/// What is left of `ttl`. An answer may have been true for the last time when it was begun to be looked for, so the time
+/// that this took counts, and a store that is slow to answer makes nothing older than a quick one.
+fn left_of(ttl: Duration, asked: Instant) -> Duration {
+    ttl.saturating_sub(ambient::monotonic().saturating_duration_since(asked))
+}
 
 /// What the kernel has of an inode.
 #[derive(Default)]
@@ -157,31 +164,31 @@ impl KernelCache {
         }
     }
 
-    /// How long the kernel may keep what it is told of a name.
-    pub(super) fn name_ttl(&self) -> Duration {
+    /// How long the kernel may keep what it is told of a name, for which it asked at `asked`.
+    pub(super) fn name_ttl(&self, asked: Instant) -> Duration {
         let has_epochs = || self.connection.read().as_ref().is_some_and(|connection| connection.has_epochs);
         match self.sharing {
             Sharing::Alone => FOREVER,
             Sharing::Several if has_epochs() => FOREVER,
             Sharing::Several => Duration::ZERO,
-            Sharing::Hosts(ttl) => ttl,
+            Sharing::Hosts(ttl) => left_of(ttl, asked),
         }
     }
 
-    /// How long the kernel may keep the attributes that it asked for by GETATTR, which notices reach.
-    pub(super) fn asked_ttl(&self) -> Duration {
+    /// How long the kernel may keep the attributes for which it asked by GETATTR, which notices reach, at `asked`.
+    pub(super) fn asked_ttl(&self, asked: Instant) -> Duration {
         match self.sharing {
             Sharing::Alone | Sharing::Several => FOREVER,
-            Sharing::Hosts(ttl) => ttl,
+            Sharing::Hosts(ttl) => left_of(ttl, asked),
         }
     }
 
-    /// How long the kernel may keep attributes that come with an answer to something else than GETATTR.
-    pub(super) fn attribute_ttl(&self) -> Duration {
+    /// How long the kernel may keep attributes that come with an answer to something else, for which it asked at `asked`.
+    pub(super) fn attribute_ttl(&self, asked: Instant) -> Duration {
         match self.sharing {
             Sharing::Alone => FOREVER,
             Sharing::Several => Duration::ZERO,
-            Sharing::Hosts(ttl) => ttl,
+            Sharing::Hosts(ttl) => left_of(ttl, asked),
         }
     }
 
@@ -383,7 +390,21 @@ mod tests {
             Write::Delete(Key::Entry(Ino::ROOT, name)),
             Write::Merge(Key::Node(Ino::ROOT), NodeDelta::default()),
         ]);
-        assert_eq!(cache.name_ttl(), Duration::ZERO);
-        assert_eq!(KernelCache::new(Sharing::Alone).name_ttl(), FOREVER);
+        let now = ambient::monotonic();
+        assert_eq!(cache.name_ttl(now), Duration::ZERO);
+        assert_eq!(KernelCache::new(Sharing::Alone).name_ttl(now), FOREVER);
+    }
+
+    #[test]
+    fn the_time_that_an_answer_took_counts() {
+        let ttl = Duration::from_secs(100);
+        let cache = KernelCache::new(Sharing::Hosts(ttl));
+        let ttls = |asked| [cache.name_ttl(asked), cache.asked_ttl(asked), cache.attribute_ttl(asked)];
+        let now = ambient::monotonic();
+        let took = Duration::from_secs(60);
+        for left in ttls(now.checked_sub(took).unwrap()) {
+            assert!(left <= ttl - took && left > Duration::ZERO, "{left:?}");
+        }
+        assert_eq!(ttls(now.checked_sub(ttl * 2).unwrap()), [Duration::ZERO; 3]);
     }
 }

@@ -14,6 +14,7 @@ use fuser::{Errno, FileHandle, INodeNo, ReplyCreate, ReplyOpen};
 use super::adapter::{Adapter, GENERATION, failed, name};
 use super::control;
 use super::convert::attr;
+use crate::ambient;
 use crate::document::Ino;
 use crate::namespace::ops::make::{Make, What};
 use crate::namespace::{Caller, NamespaceError};
@@ -67,6 +68,7 @@ impl Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let asked = ambient::monotonic();
         let created = control::refuse(parent, bytes).and_then(|()| name(bytes)).and_then(|name| {
             let make = Make { parent: Ino(parent.0), name: &name, what: What::Regular, mode, umask, caller };
             match self.namespace().create(&make) {
@@ -83,7 +85,7 @@ impl Adapter {
                 let cache = &self.0.cache;
                 cache.give(ino, true);
                 // One time for both, name and attributes; see `kernel_cache` for why it is that of the attributes.
-                let ttl = cache.attribute_ttl();
+                let ttl = cache.attribute_ttl(asked);
                 reply.created(
                     &ttl,
                     &attr(ino, &node),
