@@ -98,7 +98,7 @@ fn between_hosts_a_look_may_be_old_by_the_bound_and_a_change_may_not() {
     const LAG: u64 = 100;
     let (name, other) = ((0, 0), (1, 1));
     let empty = Tree::default();
-    let explained = |events: &[Event]| explain(&empty, &lag::lagging(events, 2, LAG)).is_some();
+    let explained = |events: &[Event]| lag::explained(&empty, events, 2, LAG);
     let made = event(0, 0, 10, Call::Mkdir(name), Done);
     // Another host (odd threads) may not see it yet, for as long as the bound; the same host must.
     let look = |thread, begun| event(thread, begun, begun + 1, Call::Look(name), Absent);
@@ -127,6 +127,69 @@ fn between_hosts_a_look_may_be_old_by_the_bound_and_a_change_may_not() {
     assert!(!explained(&files));
 }
 
+/// What Linux makes of a rename that names what another host has moved, without asking, or beside what it asked for.
+#[test]
+fn a_rename_of_what_another_host_has_moved_may_mislead_the_host_that_makes_it_by_the_bound() {
+    use Outcome::{Absent, Done, File, WrongKind};
+    const LAG: u64 = 100;
+    let (one, two, three) = ((0, 0), (0, 1), (1, 0));
+    let explained = |events: &[Event]| lag::explained(&Tree::default(), events, 2, LAG);
+    let made = event(0, 0, 10, Call::Create(one), File(5));
+    let moved = event(0, 30, 40, Call::Rename(one, two), Done);
+    // It knows one inode under both names: nothing was asked for, and the old name may be remembered as before.
+    let unasked = event(1, 50, 51, Call::Rename(two, one), Done);
+    let refused = |begun| event(1, begun, begun + 1, Call::Rmdir(one), WrongKind);
+    let removed = event(0, 300, 310, Call::Unlink(two), Done);
+    let all = |begun| [made.clone(), moved.clone(), unasked.clone(), refused(begun), removed.clone()];
+    assert!(explained(&all(60)));
+    assert!(!explained(&all(141)), "that is too old");
+    assert!(!explained(&[made.clone(), unasked.clone(), refused(60)]), "nobody had moved it");
+    // The same where the host itself has moved on what another had moved.
+    let own = event(1, 50, 60, Call::Rename(two, three), Done);
+    let exchange = event(1, 70, 71, Call::Exchange(one, three), Done);
+    let old = |begun| event(1, begun, begun + 1, Call::Look(one), File(5));
+    let exchanged = |begun| [made.clone(), moved.clone(), own.clone(), exchange.clone(), old(begun)];
+    assert!(explained(&exchanged(80)));
+    assert!(!explained(&exchanged(141)));
+    // Another host puts something else in the place of what this one moves, which it may be shown at the new name.
+    let replaced =
+        [made, event(0, 20, 30, Call::Unlink(one), Done), event(0, 31, 40, Call::Create(one), File(6))];
+    let after = |thread, begun, seen| {
+        let moved = event(1, 50, 60, Call::Rename(one, three), Done);
+        let look = event(thread, begun, begun + 1, Call::Look(three), seen);
+        explained(&[&replaced[..], &[moved, look]].concat())
+    };
+    for seen in [File(6), File(5), Absent] {
+        assert!(after(1, 70, seen), "{seen:?}");
+    }
+    for seen in [File(5), Absent] {
+        assert!(!after(1, 161, seen), "{seen:?}");
+    }
+    assert!(!after(0, 70, File(5)), "another host");
+    let alone =
+        [event(1, 0, 10, Call::Create(one), File(5)), event(1, 50, 60, Call::Rename(one, three), Done)];
+    assert!(
+        !explained(&[&alone[..], &[event(1, 70, 71, Call::Look(three), Absent)]].concat()),
+        "nobody else was there"
+    );
+}
+
+/// A host that knows a directory by its name asks for this directory, which is gone, and not for what took its name.
+#[test]
+fn a_directory_that_another_host_has_replaced_may_be_found_gone_by_the_bound() {
+    use Outcome::{Absent, Directory, Done};
+    const LAG: u64 = 100;
+    let (one, other) = ((0, 0), (0, 1));
+    let explained = |seen, begun| {
+        let look = event(1, begun, begun + 1, Call::Look(one), seen);
+        let made = [event(1, 0, 10, Call::Mkdir(one), Done), event(0, 20, 30, Call::Mkdir(other), Done)];
+        let replaced = event(0, 40, 50, Call::Rename(other, one), Done);
+        lag::explained(&Tree::default(), &[&made[..], &[replaced, look]].concat(), 2, LAG)
+    };
+    assert!(explained(Absent, 60) && explained(Absent, 149) && explained(Directory, 300));
+    assert!(!explained(Absent, 151) && !explained(Outcome::File(4), 60));
+}
+
 /// The recorder with the weaker promise: over one directory, which keeps it, and over two that know nothing of each other.
 #[test]
 fn hosts_that_never_hear_of_each_other_are_found_out() {
@@ -144,7 +207,7 @@ fn hosts_that_never_hear_of_each_other_are_found_out() {
                 std::fs::write(points[1].join(&name).join("file"), b"x").unwrap();
             }
             let (before, events) = Stage::record_apart(&points, &name, *seed, pace, lag);
-            explain(&before, &lag::lagging(&events, 2, lag.as_nanos() as u64)).is_none()
+            !lag::explained(&before, &events, 2, lag.as_nanos() as u64)
         };
         (0..12).filter(object).count()
     };

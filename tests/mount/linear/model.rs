@@ -36,9 +36,7 @@ pub(super) enum Outcome {
     DoneOrMet,
     /// The second case of that.
     Met,
-    /// The same between hosts, where what Linux knows of either name may be old: done, or nothing was asked for.
-    DoneOrNot,
-    /// The second case of that.
+    /// Called done between hosts, where what Linux knows of either name may be old, and nothing was asked for.
     Not,
     /// Told of something that another operation was changing at that moment. Until that returns, one mount may show it
     /// while another does not yet, so this may be either.
@@ -59,7 +57,6 @@ impl Outcome {
     pub(super) fn cases(self) -> Vec<Self> {
         match self {
             Self::DoneOrMet => vec![Self::Done, Self::Met],
-            Self::DoneOrNot => vec![Self::Done, Self::Not],
             one => vec![one],
         }
     }
@@ -86,8 +83,7 @@ impl Call {
 
     /// Whether the call has changed something, if that was its outcome.
     pub(super) fn changes(self, outcome: Outcome) -> bool {
-        let done =
-            matches!(outcome, Outcome::Done | Outcome::File(_) | Outcome::DoneOrMet | Outcome::DoneOrNot);
+        let done = matches!(outcome, Outcome::Done | Outcome::File(_) | Outcome::DoneOrMet);
         done && match self {
             Self::Look(_) | Self::GetMode => false,
             Self::Rename(from, to) | Self::Exchange(from, to) => from != to,
