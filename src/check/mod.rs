@@ -15,12 +15,14 @@
 //!    documents again before it accuses.
 //! 5. On a store that many hosts share others are at work meanwhile, and what a dead one left is no damage: `shared`.
 //! 6. Documents and the objects that some of them name are in two stores: `objects`.
-//! 7. Thousands of violations must not eat the memory: [`report`].
+//! 7. Where there are no snapshots documents change while they are read, and seem not to fit each other: `again`.
+//! 8. Thousands of violations must not eat the memory: [`report`].
 //!
 //! # The invariants
 #![doc = include_str!("invariants.md")]
 
 mod advisory;
+mod again;
 mod attached;
 mod backing;
 mod entries;
@@ -41,6 +43,9 @@ use self::table::{Record, Table};
 use crate::document::{Document, FORMAT_VERSION, Ino, Key, Kind, SessionId, SessionState, Stored, Volume};
 use crate::store::{Range, Reader, StoreError, for_each};
 
+#[cfg(test)]
+use again::run_while_changing;
+pub use again::{Judgement, judge_in_use};
 pub use backing::{BackingFile, BackingList};
 pub use objects::OBJECT;
 pub use report::{Counts, Garbage, Report, Violation};

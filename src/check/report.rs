@@ -73,6 +73,8 @@ pub struct Counts {
     pub unreachable_directories: u64,
     /// Violations, those that the report does not keep included.
     pub violations: u64,
+    /// Where something seemed wrong that was being changed each time it was looked at, so that nothing is known of it.
+    pub changing: u64,
     /// Pieces of garbage, those that the report does not keep included.
     pub garbage: u64,
     /// The space that they take, in bytes.
@@ -101,6 +103,21 @@ impl Report {
     /// Whether something is wrong and all of it is what a crash leaves and the next mount mends.
     pub fn is_leftover_only(&self) -> bool {
         !self.is_clean() && self.by_rule.keys().all(|rule| rule.is_leftover())
+    }
+
+    /// Whether every violation is kept in words.
+    pub(super) fn keeps_all(&self) -> bool {
+        self.counts.violations == self.violations.len() as u64
+    }
+
+    /// Takes back what does not hold, of a report that keeps all.
+    pub(super) fn keep(&mut self, holds: impl Fn(&Violation) -> bool) {
+        self.violations.retain(holds);
+        self.counts.violations = self.violations.len() as u64;
+        self.by_rule.clear();
+        for violation in &self.violations {
+            *self.by_rule.entry(violation.rule).or_default() += 1;
+        }
     }
 
     /// Notes a violation. The detail is put into words only if it is kept.

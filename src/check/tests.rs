@@ -6,6 +6,8 @@ mod objects;
 mod rules;
 mod shared;
 
+use std::collections::BTreeMap;
+
 use super::table::{Table, What};
 use super::*;
 use crate::document::{ContentPlace, Name};
@@ -119,6 +121,56 @@ fn an_online_check_without_live_documents_accuses_no_backing_file() {
     let inputs = Inputs { live: None, ..volume.inputs(&volume) };
     let report = run(&inputs, &mut |_| {}).unwrap();
     assert!(report.is_clean() && report.garbage.is_empty());
+}
+
+/// Who changes the tree meanwhile: each time that the nodes have been judged.
+#[test]
+fn what_is_only_being_changed_is_not_accused() {
+    let volume = Sample::online();
+    let check = |change: &dyn Fn(u64)| {
+        let mut times = 0;
+        run_while_changing(&volume.inputs(&volume), &mut |progress| {
+            if progress.phase == Phase::Nodes && Some(progress.done) == progress.total {
+                times += 1;
+                change(times);
+            }
+        })
+        .map(|report| (report, times))
+        .unwrap()
+    };
+    let more = |number, by: i64| {
+        volume.edit_directory(number, |directory| {
+            directory.children = directory.children.wrapping_add_signed(by)
+        });
+    };
+    assert_eq!(check(&|_| ()).1, 1, "nothing is accused");
+    // A different one each time.
+    more(4, 1);
+    let (report, times) = check(&|times| {
+        if times == 1 {
+            more(4, -1);
+            more(1, 1);
+        } else if times == 2 {
+            more(1, -1);
+        }
+    });
+    assert!(report.is_clean() && report.by_rule.is_empty(), "{report:#?}");
+    assert_eq!((times, report.counts.changing), (3, 0));
+    // One that stays, beside one that was mended in between.
+    more(4, 1);
+    more(1, 1);
+    let (report, times) = check(&|times| {
+        if times == 1 {
+            more(1, -1)
+        }
+    });
+    let [violation] = &report.violations[..] else { panic!("{report:#?}") };
+    assert_eq!((violation.document.as_str(), report.counts.violations, times), ("node:4", 1, 2));
+    assert_eq!(report.by_rule, BTreeMap::from([(violation.rule, 1)]));
+    // One that is changed all the time, and wrong at each look.
+    let (report, times) = check(&|_| more(4, 1));
+    assert!(report.is_clean(), "{report:#?}");
+    assert_eq!((times, report.counts.changing), (5, 1));
 }
 
 #[test]

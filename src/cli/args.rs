@@ -324,6 +324,9 @@ pub(super) struct Get {
 /// Check every invariant of a volume.
 ///
 /// Exits with 0 if all hold, with 1 if not (each violation is named), with 2 if the check could not run.
+///
+/// A volume may be in use meanwhile. On engines without snapshots (Redis, OpenSearch) what seems wrong is looked at again,
+/// up to five times; if it was being changed each time, that is said, and the exit code is 2 if nothing else is wrong.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  lockwood check /mnt/tree\n  lockwood check /var/lib/tree --json")]
 pub(super) struct Check {

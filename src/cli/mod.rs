@@ -51,7 +51,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         eprintln!("lockwood: {error}");
         match arguments.verb {
-            Verb::Check(_) => ExitCode::from(2),
+            Verb::Check(_) => ExitCode::from(commands::check::EXIT_NOT_JUDGED),
             Verb::Lock(_) => ExitCode::from(commands::lock::EXIT_UNAVAILABLE),
             _ => ExitCode::FAILURE,
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::check::{Inputs, Mode, OBJECT, Phase, Report, run as judge};
+use crate::check::{Inputs, Judgement, Mode, OBJECT, Phase, Report, judge_in_use, run as judge};
 use crate::cli::Failure;
 use crate::cli::args::Check;
 use crate::cli::output::{print, print_json, spinner};
@@ -16,6 +16,9 @@ use crate::content::{BackingFiles, Contents};
 use crate::store::StoreError;
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
+
+/// A check could not run, or not judge everything.
+pub(in crate::cli) const EXIT_NOT_JUDGED: u8 = 2;
 
 /// A check opens few files at once.
 const BACKING_FILES_OPEN: usize = 64;
@@ -29,13 +32,18 @@ pub(in crate::cli) fn run(arguments: &Check) -> Result<ExitCode, Failure> {
         Target::Mount(mount_point) => online(&mount_point)?,
         Target::Store(store) => offline(&store)?,
     };
-    let clean = report["counts"]["violations"].as_u64() == Some(0);
+    let count = |name: &str| report["counts"][name].as_u64().unwrap_or_default();
+    let code = match (count("violations"), count("changing")) {
+        (0, 0) => ExitCode::SUCCESS,
+        (0, _) => ExitCode::from(EXIT_NOT_JUDGED),
+        _ => ExitCode::FAILURE,
+    };
     if arguments.json {
         print_json(&report)?;
     } else {
         print(&words(&report))?;
     }
-    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(code)
 }
 
 /// The daemon judges, since it alone has the store open.
@@ -49,12 +57,9 @@ fn online(mount_point: &Path) -> Result<Value, Failure> {
 fn offline(store: &Path) -> Result<Value, Failure> {
     let volume = OpenVolume::open(store, &[], Tuning::default())?;
     let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
-    let report = judged(&Inputs {
-        documents: &*volume.store,
-        live: None,
-        backing: Some(&backing),
-        mode: Mode::Offline,
-    });
+    let inputs =
+        Inputs { documents: &*volume.store, live: None, backing: Some(&backing), mode: Mode::Offline };
+    let report = judged(judge, &inputs);
     volume.close()?;
     Ok(serde_json::to_value(report?)?)
 }
@@ -63,12 +68,14 @@ fn offline(store: &Path) -> Result<Value, Failure> {
 fn shared(volume: &SharedVolume, collect: bool) -> Result<Value, Failure> {
     let (store, volume) = volume.open()?;
     let contents = Contents::shared(Arc::clone(&store), &volume, PATIENCE)?;
-    let report = judged(&Inputs {
-        documents: &*store.snapshot(),
+    let snapshot = store.snapshot();
+    let inputs = Inputs {
+        documents: &*snapshot,
         live: Some(&*store),
         backing: Some(&contents),
         mode: Mode::Shared { sessions: &[] },
-    })?;
+    };
+    let report = judged(judge_in_use(&*store), &inputs)?;
     if let (true, Some(objects)) = (collect, contents.objects()) {
         let names = report.garbage.iter().filter_map(|garbage| garbage.document.strip_prefix(OBJECT));
         let mut removed = 0;
@@ -81,7 +88,7 @@ fn shared(volume: &SharedVolume, collect: bool) -> Result<Value, Failure> {
     Ok(serde_json::to_value(report)?)
 }
 
-fn judged(inputs: &Inputs<'_>) -> Result<Report, StoreError> {
+fn judged(judge: Judgement, inputs: &Inputs<'_>) -> Result<Report, StoreError> {
     let waiting = spinner("checking".to_owned());
     let report = judge(inputs, &mut |progress| {
         waiting.set_message(match progress.phase {
@@ -119,11 +126,19 @@ fn words(report: &Value) -> String {
         count("entries"),
         count("backing_files"),
         match count("violations") {
+            0 if count("changing") > 0 => "nothing wrong was found".to_owned(),
             0 => "clean".to_owned(),
             1 => "1 violation".to_owned(),
             many => format!("{many} violations"),
         }
     ));
+    if count("changing") > 0 {
+        lines.push_str(&format!(
+            "{} documents could not be judged: they were being changed at each of several looks; check again when less is \
+             going on\n",
+            count("changing")
+        ));
+    }
     if count("garbage") > 0 {
         lines.push_str(&format!(
             "{} leftovers of a crash ({} bytes) are removed in time\n",

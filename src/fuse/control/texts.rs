@@ -207,5 +207,6 @@ fn check(shared: &Shared) -> Result<check::Report> {
             check::Mode::Online { sessions: &sessions }
         },
     };
-    Ok(check::run(&inputs, &mut |_| {})?)
+    let judge = check::judge_in_use(namespace.store());
+    Ok(judge(&inputs, &mut |_| {})?)
 }
