@@ -120,10 +120,12 @@ fn mounts_share_volumes(server: &SearchServer) {
         renames_of_two_hosts_lose_nothing(&two);
         renames_end(&two.point(0), &two.point(1));
         two.finish();
+        nothing_is_left(&server.url("renames"));
     }
     for (prefix, test) in [("recovered", recover_by_url as fn(Lonely)), ("broken", break_by_url)] {
         if let Some(lonely) = Lonely::mounted(server.url(prefix)) {
             test(lonely);
+            nothing_is_left(&server.url(prefix));
         }
     }
     what_someone_has_changed_is_refused(&server.url("changed"));
@@ -134,6 +136,19 @@ fn mounts_share_volumes(server: &SearchServer) {
 fn any_request_of_a_rename_may_be_the_last() {
     let Some(server) = SearchServer::start("opensearch") else { return };
     boundaries::any_request_may_be_the_last(&server.url("boundaries"));
+}
+
+/// Of a volume that nobody has mounted: no lock, no session and no intent, those of commits without a session included.
+fn nothing_is_left(url: &str) {
+    let (_, at) = url.split_once('+').unwrap();
+    for index in ["lock", "session", "intent"] {
+        let ask =
+            |arguments: &[&str]| Command::new("curl").arg("-sSf").args(arguments).output().unwrap().stdout;
+        ask(&["-XPOST", &format!("{at}-{index}/_refresh")]);
+        let found: serde_json::Value =
+            serde_json::from_slice(&ask(&[&format!("{at}-{index}/_search")])).unwrap();
+        assert_eq!(found["hits"]["total"]["value"], 0, "{index}: {found:#}");
+    }
 }
 
 /// Indices on which the promises do not hold any more: nobody is let in, and is told which one and why.

@@ -2,15 +2,15 @@
 //!
 //! Owns which session's intents a commit is made with. Imports the port, the cells' port, `ambient` and `later`.
 //!
-//! What is hard: a commit that names no session (a collector's, a recoverer's) has no intents either, and needs some. They
-//! are made when they are needed, under an id that no session has, and taken away again. Nobody ever declares that id dead,
-//! so such a commit is not fenced, as on every engine; and whoever finds one of its intents pending for too long aborts it,
-//! as everybody's.
+//! What is hard: a commit that names no session (a collector's, a recoverer's) has no intents either, and needs one. It is
+//! made for this commit, under an id that no session has, and taken away behind it, so that a process that is killed hardly
+//! leaves one that nobody would look for. Nobody ever declares that id dead, so such a commit is not fenced, as on every
+//! engine; and whoever finds its intent pending for too long aborts it, as everybody's.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use super::{IntentStore, create_slots};
 use crate::ambient::{self, Clock};
@@ -36,17 +36,9 @@ pub struct SharedIntents<C: Remote + 'static> {
     /// Reads for everybody: that needs no session.
     reader: IntentStore<C>,
     sessions: RwLock<HashMap<SessionId, Arc<IntentStore<C>>>>,
-    /// Makes the commits of nobody; made at the first.
-    nobody: Mutex<Option<Nobody<C>>>,
     stopped: Stopped,
     /// Of commits; of reads it is the reader's.
     counts: Counts,
-}
-
-/// An author that is no session.
-struct Nobody<C: Remote> {
-    id: SessionId,
-    store: IntentStore<C>,
 }
 
 /// What an engine over cells says of itself beside its cells.
@@ -72,7 +64,6 @@ impl<C: Remote + 'static> SharedIntents<C> {
             later,
             reader,
             sessions: RwLock::default(),
-            nobody: Mutex::default(),
             stopped: Stopped::default(),
             counts: Counts::default(),
         }
@@ -96,39 +87,19 @@ impl<C: Remote + 'static> SharedIntents<C> {
         }
     }
 
-    /// One at a time: these are few.
+    /// Two requests more than a commit of a session; these are few.
     fn commit_of_nobody(&self, commit: &Commit) -> Result<Version, CommitError> {
-        let mut nobody = self.nobody.lock();
-        let author = match nobody.take() {
-            Some(author) => author,
-            None => {
-                let id = SessionId(ambient::random_u64());
-                let slots = create_slots(&self.cells, &self.clock, id, 1)?;
-                Nobody {
-                    id,
-                    store: IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), id, slots),
-                }
-            }
-        };
-        let outcome = author.store.commit(commit);
-        // One that has failed may have left its intent in any state: others look after it, and it is not used again.
-        if matches!(outcome, Ok(_) | Err(CommitError::Conflict(_))) {
-            *nobody = Some(author);
+        let id = SessionId(ambient::random_u64());
+        let slots = create_slots(&self.cells, &self.clock, id, 1)?;
+        let author = IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), id, slots);
+        let outcome = author.commit(commit);
+        // One that has failed may have left its intent in any state: others look after it.
+        if let Some(version) = author.unused_slot()
+            && let Err(CasError::Store(error)) = self.cells.cas(&CellKey::Slot(id, 0), Some(version), None)
+        {
+            log::debug!("an intent of nobody is left, and does no harm: {error}");
         }
         outcome
-    }
-}
-
-impl<C: Remote + 'static> Drop for SharedIntents<C> {
-    fn drop(&mut self) {
-        let Some(Nobody { id, store }) = self.nobody.lock().take() else { return };
-        // A store that is away is not waited for.
-        if let Some(version) = store.unused_slot().filter(|_| self.cells.outage().is_none()) {
-            // Left alone it would do no harm.
-            if let Err(CasError::Store(error)) = self.cells.cas(&CellKey::Slot(id, 0), Some(version), None) {
-                log::debug!("an intent of nobody is left: {error}");
-            }
-        }
     }
 }
 
