@@ -12,6 +12,7 @@ loop-hunt: moves that would cut a loop off the root together, through several mo
   --rounds N        rounds in all (default 100000)
   --seconds N       ends earlier when the time is over (default 3600)
   --seed N          replays the choices of a run
+  --teams N         so many times as many teams (default 1): for stores on which a round is mostly waiting
   --expect-loops    the rules are switched off: succeed when a loop is found, fail when none is
   --coherence-ms N  for so long a mount may show what was before another mount changed it (default 0)
   --estale-ms N     for so long ESTALE is met by looking again (default 500): a kernel refuses looks at directories that
@@ -26,6 +27,7 @@ pub(crate) struct Options {
     pub(crate) rounds: u64,
     pub(crate) duration: Duration,
     pub(crate) seed: u64,
+    times: usize,
     pub(crate) expect_loops: bool,
     pub(crate) plain: bool,
     pub(crate) coherence: Duration,
@@ -47,6 +49,7 @@ impl Options {
             rounds: args.take("--rounds")?.unwrap_or(100_000),
             duration: Duration::from_secs(args.take("--seconds")?.unwrap_or(3600)),
             seed: args.take("--seed")?.unwrap_or_else(common::fresh_seed),
+            times: args.take("--teams")?.unwrap_or(1),
             expect_loops: args.take_flag("--expect-loops"),
             plain: args.take_flag("--plain"),
             coherence: Duration::from_millis(args.take("--coherence-ms")?.unwrap_or(0)),
@@ -56,20 +59,21 @@ impl Options {
         if !(2..=8).contains(&options.mounts.len()) {
             return Err("give --mount DIR 2 to 8 times; see --help".into());
         }
-        if options.rounds == 0 {
-            return Err("--rounds must be at least 1".into());
+        if options.rounds == 0 || options.times == 0 {
+            return Err("--rounds and --teams must be at least 1".into());
         }
         Ok(Some(options))
     }
 
-    /// How many threads each team has: as many threads as mounts, in teams of two, and one of three if there are more
-    /// than two mounts.
+    /// How many threads each team has: as many threads as mounts (or some times as many), in teams of two, and one of three
+    /// if there are more than two mounts.
     pub(crate) fn teams(&self) -> Vec<usize> {
-        match self.mounts.len() {
+        let once = match self.mounts.len() {
             2 => vec![2],
             3 => vec![3],
             more if more % 2 == 1 => [vec![3], vec![2; (more - 3) / 2]].concat(),
             more => [vec![3], vec![2; (more - 2) / 2]].concat(),
-        }
+        };
+        once.repeat(self.times)
     }
 }

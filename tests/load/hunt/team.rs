@@ -40,6 +40,9 @@ const DIRS_LEN: usize = 5;
 const WALK_EVERY: u64 = 64;
 /// The longest lag of a side behind the barrier.
 const LAG_MAX_US: usize = 60;
+/// For so long a side that waits for the others keeps its processor; then it naps.
+const SPINNING: Duration = Duration::from_millis(2);
+const NAP: Duration = Duration::from_micros(200);
 /// Nothing takes longer, unless it hangs: locks are waited for 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Behind this a line says so, for whoever can look at what stands still while it does.
@@ -175,7 +178,8 @@ impl Team {
         Plan { over, kind, home: home.to_owned(), mounts, lags_us }
     }
 
-    /// A barrier that spins, so that all leave it at the same moment, and that ends when a member has failed.
+    /// A barrier that spins, so that all leave it at the same moment, and that ends when a member has failed. Who waits for
+    /// long leaves the processor to those that are waited for: a round has another barrier behind that one.
     fn meet(&self) -> Res<()> {
         let generation = self.generation.load(SeqCst);
         if self.arrived.fetch_add(1, SeqCst) + 1 == self.size {
@@ -198,7 +202,11 @@ impl Team {
                 eprintln!("loop-hunt: team {} has waited for one of its sides for {NOTABLE:?}", self.number);
             }
             spins += 1;
-            if spins > 200 { std::thread::yield_now() } else { std::hint::spin_loop() }
+            match spins {
+                ..200 => std::hint::spin_loop(),
+                _ if now() - begun < SPINNING => std::thread::yield_now(),
+                _ => std::thread::sleep(NAP),
+            }
         }
         Ok(())
     }
