@@ -7,8 +7,14 @@
 #![allow(clippy::disallowed_methods)] // A program outside of the library: it may have a clock of its own.
 
 mod common;
+#[path = "bench/data.rs"]
+mod data;
+#[path = "bench/desk.rs"]
+mod desk;
 #[path = "bench/disjoint.rs"]
 mod disjoint;
+#[path = "bench/mix.rs"]
+mod mix;
 #[path = "bench/options.rs"]
 mod options;
 #[path = "bench/phases.rs"]
@@ -19,8 +25,9 @@ mod report;
 mod subtree;
 
 use common::{Res, sys};
+use desk::Desk;
 use options::{Options, Target};
-use phases::{Desk, Phase};
+use phases::Phase;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -65,15 +72,15 @@ fn set_up(options: &Options) -> Res<Vec<Vec<Desk>>> {
     let mut all = Vec::new();
     for target in &options.targets {
         let desks: Res<Vec<Desk>> =
-            (0..options.threads).map(|thread| desk(target, thread, options.files)).collect();
+            (0..options.threads).map(|thread| desk(target, thread, options)).collect();
         all.push(desks?);
     }
     Ok(all)
 }
 
-fn desk(target: &Target, thread: usize, files: usize) -> Res<Desk> {
+fn desk(target: &Target, thread: usize, options: &Options) -> Res<Desk> {
     let dir = target.scratch().join(format!("t{thread}"));
-    let made = std::fs::create_dir_all(&dir).and_then(|()| Desk::new(&dir, files));
+    let made = std::fs::create_dir_all(&dir).and_then(|()| Desk::new(&dir, options.files, options.bytes));
     made.map_err(|e| format!("{}: {e}; is the target mounted and writable?", dir.display()))
 }
 
@@ -85,8 +92,8 @@ fn measure(options: &Options, desks: &[Vec<Desk>]) -> Res<Vec<Vec<Vec<f64>>>> {
         for (p, phase) in options.phases.iter().enumerate() {
             for turn in 0..targets {
                 let target = (turn + round + p) % targets;
-                let rate = cell(*phase, &desks[target])
-                    .map_err(|e| format!("{} on {}: {e}", phase.name(), options.targets[target].name))?;
+                let rate = cell(phase, &desks[target])
+                    .map_err(|e| format!("{} on {}: {e}", phase.name, options.targets[target].name))?;
                 if round >= options.warm_up {
                     table[p][target].push(rate);
                 }
@@ -99,17 +106,19 @@ fn measure(options: &Options, desks: &[Vec<Desk>]) -> Res<Vec<Vec<Vec<f64>>>> {
 }
 
 /// One phase on one target by all threads at once: prepared and cleaned off the clock.
-fn cell(phase: Phase, desks: &[Desk]) -> Res<f64> {
-    common::in_parallel("prepare", desks, |desk| phase.prepare(desk).map_err(|e| format!("preparing: {e}")))?;
+fn cell(phase: &Phase, desks: &[Desk]) -> Res<f64> {
+    common::in_parallel("prepare", desks, |desk| {
+        (phase.prepare)(desk).map_err(|e| format!("preparing: {e}"))
+    })?;
     phase.settle()?;
     let start = std::sync::Barrier::new(desks.len());
     let spans = common::in_parallel("run", desks, |desk| {
         start.wait();
         let from = common::now();
-        let operations = phase.run(desk).map_err(|e| e.to_string())?;
+        let operations = (phase.run)(desk).map_err(|e| e.to_string())?;
         Ok((from, common::now(), operations))
     })?;
-    common::in_parallel("clean", desks, |desk| phase.clean(desk).map_err(|e| format!("cleaning: {e}")))?;
+    common::in_parallel("clean", desks, |desk| (phase.clean)(desk).map_err(|e| format!("cleaning: {e}")))?;
     let first = spans.iter().map(|s| s.0).min().unwrap_or_default();
     let last = spans.iter().map(|s| s.1).max().unwrap_or_default();
     let operations: usize = spans.iter().map(|s| s.2).sum();

@@ -9,11 +9,13 @@ const HELP: &str = "\
 bench: measures mounted filesystems beside each other (scripts/bench mounts them)
 
   --targets NAME=DIR,...   directories to measure; ratios are of the first to the second
-  --phases NAME,...        create stat stat-cold unlink rename rename-across mkdir rename-dir write read readdir,
-                           subtree and disjoint; default: all but stat-cold, subtree and disjoint
+  --phases NAME,...        create stat missing unlink rename rename-across mkdir rename-dir write read open-warm readdir
+                           fsync remove-tree clone build (these are the default), stat-cold; data for data-write,
+                           data-read, data-read-random and data-write-random (in MiB and in pages); subtree; disjoint
   --mounts DIR,...         mounts of one store for `disjoint`: a thread each, against all threads in the first
   --threads N              threads, each in directories of its own (default 2)
   --files N                files a thread and phase (default 2000)
+  --megabytes N            the length of the large file that the threads of data-* share out (default 1024)
   --rounds N               rounds that count (default 5)
   --warm-up N              rounds before, that do not (default 1)
   --subtree-files N        files below the directory of `subtree` (default 100000)
@@ -54,6 +56,8 @@ pub(crate) struct Options {
     pub(crate) threads: usize,
     /// Files a thread.
     pub(crate) files: usize,
+    /// The length of the large file of each thread, in bytes.
+    pub(crate) bytes: u64,
     /// Rounds that count.
     pub(crate) rounds: usize,
     /// Rounds that do not.
@@ -79,18 +83,21 @@ impl Options {
         let disjoint = names.iter().any(|n| n == "disjoint");
         names.retain(|n| n != "subtree" && n != "disjoint");
         let phases = if names.is_empty() && !subtree && !disjoint {
-            Phase::DEFAULT.to_vec()
+            Phase::defaults()
         } else {
-            names.iter().map(|n| Phase::named(n)).collect::<Res<_>>()?
+            names.iter().map(|n| Phase::named(n)).collect::<Res<Vec<_>>>()?.concat()
         };
+        let threads = args.take("--threads")?.unwrap_or(2);
+        let megabytes: u64 = args.take("--megabytes")?.unwrap_or(1024);
         let options = Self {
             targets: args.take_list("--targets")?.iter().map(|t| target(t)).collect::<Res<_>>()?,
             phases,
             subtree,
             disjoint,
             mounts: args.take_list("--mounts")?.into_iter().map(PathBuf::from).collect(),
-            threads: args.take("--threads")?.unwrap_or(2),
+            threads,
             files: args.take("--files")?.unwrap_or(2000),
+            bytes: (megabytes << 20) / threads.max(1) as u64,
             rounds: args.take("--rounds")?.unwrap_or(5),
             warm_up: args.take("--warm-up")?.unwrap_or(1),
             subtree_files: args.take("--subtree-files")?.unwrap_or(100_000),
@@ -118,7 +125,7 @@ impl Options {
             } else if phase == "disjoint" {
                 self.disjoint
             } else {
-                self.targets.len() > 1 && self.phases.iter().any(|p| p.name() == phase)
+                self.targets.len() > 1 && self.phases.iter().any(|p| p.name == phase)
             };
             if !measured {
                 return Err(format!("--require {phase}: not measured; add the phase, or a second target"));

@@ -25,7 +25,7 @@ pub(crate) fn print(options: &Options, table: &[Vec<Vec<f64>>]) {
         "{} threads, {} files each, {} rounds; operations per second, medians over rounds",
         options.threads, options.files, options.rounds
     );
-    print!("{:<14}", "phase");
+    print!("{:<18}", "phase");
     for target in &options.targets {
         print!(" {:>11}", target.name);
     }
@@ -34,7 +34,7 @@ pub(crate) fn print(options: &Options, table: &[Vec<Vec<f64>>]) {
     }
     println!();
     for (phase, rates) in options.phases.iter().zip(table) {
-        print!("{:<14}", phase.name());
+        print!("{:<18}", phase.name);
         for rounds in rates {
             print!(" {:>11.0}", median(rounds));
         }
@@ -50,7 +50,7 @@ pub(crate) fn print(options: &Options, table: &[Vec<Vec<f64>>]) {
 pub(crate) fn shortfalls(options: &Options, table: &[Vec<Vec<f64>>]) -> Vec<String> {
     let mut missed = Vec::new();
     for (name, floor) in &options.require {
-        let Some(at) = options.phases.iter().position(|p| p.name() == name) else { continue };
+        let Some(at) = options.phases.iter().position(|p| p.name == name) else { continue };
         let r = ratio(&table[at][0], &table[at][1]);
         if r.of_medians < *floor {
             missed.push(format!("{name}: ratio {:.3} is below the required {floor}", r.of_medians));
