@@ -268,9 +268,10 @@ impl CachedStore {
                     }
                 },
             };
-            match guard {
-                Some(guard) => drop(guard.insert(Seen { found, asked })),
-                None => drop(self.memory.documents.remove(write.key())),
+            // Refused if the placeholder was taken away. Whoever has read since then has remembered what was before.
+            let is_remembered = guard.is_some_and(|guard| guard.insert(Seen { found, asked }).is_ok());
+            if !is_remembered {
+                self.memory.documents.remove(write.key());
             }
         }
         Ok(Some(version))
