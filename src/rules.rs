@@ -112,7 +112,7 @@ pub enum Rule {
     PageReadAgainAfterItsIntents,
     /// What a commit checks and does not write is marked too, unless locks cover it.
     ChecksMarked,
-    /// What locks cover is checked again when all that is written has been marked.
+    /// What locks cover is compared with what was read when all that is written has been marked.
     CoveredChecksValidatedAfterMarking,
     /// A slot is used again only when all marks of its committed use are gone.
     MarksGoneBeforeReuse,

@@ -18,10 +18,10 @@ use super::read::Seen;
 use super::requests::{Outcome, Requests};
 use super::settle::{read_slot, roll_back, roll_forward, slot_of};
 use super::slots::OwnSlot;
-use crate::document::{IntentId, Key, Kind, MarkChange, SessionId, SlotState, Stored, Version};
+use crate::document::{IntentId, Key, MarkChange, SessionId, SlotState, Stored, Version};
 use crate::rules::{self, Rule};
 use crate::store::cells::{Beside, Cell, CellKey, Cells, Change, Compared, StoredCell};
-use crate::store::{Commit, CommitError, Granting, StoreError};
+use crate::store::{Check, Commit, CommitError, Granting, StoreError};
 
 /// How often somebody else's pending intent is looked at before it is aborted: with the pauses in between, for more than a
 /// second, in which a living owner makes some twenty requests to the slowest of engines.
@@ -53,16 +53,8 @@ struct Step {
 /// What an attempt does once its checks have held.
 struct Planned {
     steps: Vec<Step>,
-    /// What locks cover, as it was read. None where it has to be read again, for nothing is to be compared.
-    covered: Option<Vec<Compared>>,
-}
-
-/// What became of the marks.
-enum Marking {
-    /// They are all set, at these versions. Whether what locks cover was at that time as it had been read.
-    Done { versions: Vec<Version>, unchanged: bool },
-    /// Somebody was faster here.
-    Hindered(Key),
+    /// What is checked and not marked, as it was read.
+    compared: Vec<Compared>,
 }
 
 /// What [`IntentStore::decide`] found out.
@@ -86,20 +78,21 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         let written: BTreeSet<&Key> = commit.writes.iter().map(|write| write.key()).collect();
         let checked = commit.checks.iter().map(|check| check.key());
         let keys: BTreeSet<&Key> = written.iter().copied().chain(checked).collect();
-        let marked = if marks_checked(commit) { &keys } else { &written };
-        let keys: Vec<Key> = keys.iter().copied().cloned().collect();
-        self.requests.wait_for(&self.cleaning, marked, || self.refuse().is_ok());
-        let (mut found, mut granted) = (None, true);
+        let marked = if marks_checked(commit) { keys.clone() } else { written };
+        // What is only compared must not change either.
+        self.requests.wait_for(&self.cleaning, &keys, || self.refuse().is_ok());
+        let keys: Vec<Key> = keys.into_iter().cloned().collect();
+        let (mut found, mut granted) = (None, granting.is_none());
         if !marked.is_empty() {
             let beside = granting.map(|granting| Box::new(|| granted = granting()) as Beside<'_>);
-            found = self.begin(own, marked, &keys, beside).map_err(nothing_changed)?;
+            found = self.begin(own, &marked, &keys, beside).map_err(nothing_changed)?;
         } else if let Some(granting) = granting {
             granted = granting();
         }
         if !granted {
             return Ok(Attempt::Refused);
         }
-        let Planned { steps, covered } = match self.plan(commit, &keys, found) {
+        let Planned { steps, compared } = match self.plan(commit, &keys, found) {
             Ok(Ok(planned)) => planned,
             Ok(Err(hindered)) => return self.give_up(own, hindered),
             Err(CommitError::Store(error)) => return Err(nothing_changed(error).into()),
@@ -108,17 +101,11 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         let Some(first) = steps.first() else {
             return Ok(Attempt::Committed { version: Version::default(), marks: Vec::new() });
         };
-        let (versions, unchanged) = match self.mark(own, &steps, covered).map_err(nothing_changed) {
-            Ok(Marking::Done { versions, unchanged }) => (versions, unchanged),
-            Ok(Marking::Hindered(key)) => return self.give_up(own, key),
+        let versions = match self.mark(own, &steps, &compared).map_err(nothing_changed) {
+            Ok(Ok(versions)) => versions,
+            Ok(Err(hindered)) => return self.give_up(own, hindered),
             Err(error) => return self.give_up(own, first.key.clone()).and(Err(error.into())),
         };
-        let valid = if unchanged { Ok(None) } else { self.validate(commit).map_err(nothing_changed) };
-        match valid {
-            Ok(None) => {}
-            Ok(Some(hindered)) => return self.give_up(own, hindered),
-            Err(error) => return self.give_up(own, first.key.clone()).and(Err(error.into())),
-        }
         match self.decide(own, &versions)? {
             Decision::Committed => {}
             Decision::Overtaken => return self.give_up(own, first.key.clone()),
@@ -163,7 +150,8 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                 };
                 let steps = keys.iter().zip(&seen).filter_map(step).collect();
                 let rest = keys.iter().zip(&seen).filter(|(key, _)| !changes.contains_key(key));
-                return Ok(Ok(Planned { steps, covered: covered(commit, rest) }));
+                let compared = if compares(commit) { rest.filter_map(as_read).collect() } else { Vec::new() };
+                return Ok(Ok(Planned { steps, compared }));
             }
             self.give_way(&hindering, &mut polls, round)?;
         }
@@ -232,13 +220,16 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         intent(self.session, own)
     }
 
-    /// Sets all marks, in any order, and compares what locks cover while it is about it.
+    /// Sets all marks, in any order, and compares what is not marked behind them: now that nothing that is written can
+    /// change (as Silo does with what it has read: Tu et al., SOSP 2013). Returns the versions of the marks, or where
+    /// somebody was faster. A comparison that fails is never made good by a read, which may come from a server that does
+    /// not have the marks of others yet: of two commits that write what the other one checks both would win.
     fn mark(
         &self,
         own: &OwnSlot,
         steps: &[Step],
-        covered: Option<Vec<Compared>>,
-    ) -> Result<Marking, StoreError> {
+        compared: &[Compared],
+    ) -> Result<Result<Vec<Version>, Key>, StoreError> {
         let intent = self.intent(own);
         let mut changes = Vec::with_capacity(steps.len());
         for step in steps {
@@ -251,37 +242,23 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             };
             changes.push(Change { key, expected, cell: Some(cell), awaited: false });
         }
-        let (outcomes, unchanged) = match covered.filter(|_| validates()) {
-            Some(covered) if !covered.is_empty() => self.requests.set_each_and_compare(&changes, &covered),
-            covered => (self.requests.set_each(&changes), covered.is_some()),
+        let compares = !compared.is_empty() && rules::holds(Rule::CoveredChecksValidatedAfterMarking);
+        let (outcomes, unchanged) = if compares {
+            self.requests.set_each_and_compare(&changes, compared)
+        } else {
+            (self.requests.set_each(&changes), true)
         };
         let mut versions = Vec::with_capacity(steps.len());
         for (step, outcome) in steps.iter().zip(outcomes) {
             match outcome? {
                 Outcome::Done(version) => versions.push(version),
-                Outcome::Lost(_) => return Ok(Marking::Hindered(step.key.clone())),
+                Outcome::Lost(_) => return Ok(Err(step.key.clone())),
             }
         }
-        Ok(Marking::Done { versions, unchanged })
-    }
-
-    /// Checks again what locks cover, now that nothing that is written can change: as Silo does with what it has read (Tu et
-    /// al., SOSP 2013). Says what does not hold any more.
-    fn validate(&self, commit: &Commit) -> Result<Option<Key>, StoreError> {
-        if !commit.covered || !validates() {
-            return Ok(None);
+        match compared.first() {
+            Some(Compared { key: CellKey::Document(key), .. }) if !unchanged => Ok(Err(key.clone())),
+            _ => Ok(Ok(versions)),
         }
-        let written: BTreeSet<&Key> = commit.writes.iter().map(|write| write.key()).collect();
-        let checks: Vec<_> = commit.checks.iter().filter(|check| !written.contains(check.key())).collect();
-        let keys: Vec<Key> = checks.iter().map(|check| check.key().clone()).collect();
-        let holds = |seen: &Seen, check: &crate::store::Check| {
-            let changing = |change: &MarkChange| *change != MarkChange::Keep;
-            check.holds(seen.current.as_ref())
-                && !seen.pending.as_ref().is_some_and(|pending| changing(&pending.mark.change))
-        };
-        let seen = self.see(&keys)?;
-        let failed = seen.iter().zip(checks).find(|(seen, check)| !holds(seen, check));
-        Ok(failed.map(|(_, check)| check.key().clone()))
     }
 
     /// The moment of change.
@@ -307,12 +284,13 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         key: &CellKey,
         found: Option<&StoredCell>,
     ) -> Result<Decision, StoreError> {
-        let Some(stored) = found else {
-            // Dead, recovered and tidied away: the slot cannot say any more whether its last use was committed.
+        let slot = found.map(|stored| slot_of(key, stored)).transpose()?.map(|(slot, _)| slot);
+        // Dead, recovered and tidied away: the slot cannot say any more whether its last use was committed. A free one was
+        // made by a request of long ago, after that.
+        let Some(slot) = slot.filter(|slot| slot.state != SlotState::Free) else {
             self.fence();
             return Err(StoreError::Unknown("the session was declared dead meanwhile".into()));
         };
-        let (slot, _) = slot_of(key, stored)?;
         if decide::was_committed(&slot, own.slot.number) {
             self.fence();
             return Ok(Decision::Committed);
@@ -413,23 +391,22 @@ pub(super) fn look_after<C: Cells + ?Sized>(
     Err(unsteady(&key))
 }
 
-/// What of `seen` is to be compared when the marks are set; none if that does not do. Entries are compared when those that
-/// are written bear their marks: so of two commits that write what the other one checks, one at least finds out.
-fn covered<'a>(commit: &Commit, seen: impl Iterator<Item = (&'a Key, &'a Seen)>) -> Option<Vec<Compared>> {
-    let compared = |(key, seen): (&Key, &Seen)| {
-        let at = seen.at.filter(|_| key.kind() == Kind::Entry)?;
-        Some(Compared { key: CellKey::Document(key.clone()), at })
-    };
-    if commit.covered { seen.map(compared).collect() } else { None }
+/// A document as it was read, to be compared. What is not there has no version, and is checked by its absence.
+fn as_read((key, seen): (&Key, &Seen)) -> Option<Compared> {
+    Some(Compared { key: CellKey::Document(key.clone()), at: seen.at? })
 }
 
-fn validates() -> bool {
-    rules::holds(Rule::CoveredChecksValidatedAfterMarking)
+/// Whether what a commit checks and does not write is compared, and not marked: entries that locks cover, behind the marks
+/// of entries that are written. So of two commits that write what the other one checks, one at least finds out.
+fn compares(commit: &Commit) -> bool {
+    let is_written = |key: &Key| commit.writes.iter().any(|write| write.key() == key);
+    let may_be =
+        |check: &Check| matches!(check, Check::Version(Key::Entry(..), _)) || is_written(check.key());
+    commit.covered && commit.checks.iter().all(may_be)
 }
 
-/// Whether a commit marks what it checks and does not write. What locks cover is compared instead.
 fn marks_checked(commit: &Commit) -> bool {
-    !commit.covered && rules::holds(Rule::ChecksMarked)
+    !compares(commit) && rules::holds(Rule::ChecksMarked)
 }
 
 fn slot_key(session: SessionId, own: &OwnSlot) -> CellKey {

@@ -48,8 +48,8 @@ impl OpenSearchCells {
             self.add_change(&mut lines, change);
         }
         if lines.len() > BULK_BYTES || changes.iter().any(|change| !is_change(change)) {
-            // Whoever asked looks himself.
-            return (self.change_each(changes), false);
+            let answers = self.change_each(changes);
+            return (answers, self.are_unchanged(compared));
         }
         for compared in compared {
             self.add_comparison(&mut lines, compared);
@@ -62,6 +62,14 @@ impl OpenSearchCells {
             }
             Err(error) => (changes.iter().map(|_| Err(again(&error))).collect(), false),
         }
+    }
+
+    fn are_unchanged(&self, compared: &[Compared]) -> bool {
+        let mut lines = String::new();
+        for compared in compared {
+            self.add_comparison(&mut lines, compared);
+        }
+        self.send(lines, compared.len()).is_ok_and(|items| items.iter().all(Item::is_unchanged))
     }
 
     /// The first of these changes, as many as one request takes. Returns their answers, of one at least.

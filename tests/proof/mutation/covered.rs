@@ -59,7 +59,7 @@ fn entry(ino: u64) -> Document {
     Document::Entry(Entry { ino: Ino(ino), kind: FileKind::Regular })
 }
 
-/// Entries are compared when the marks are set; all else is read again after that.
+/// Entries are compared when the marks are set; all else is marked.
 pub(super) fn judge() -> Judged {
     let name = |text: &str| Key::Entry(Ino::ROOT, Name::new(text.as_bytes()).expect("a name"));
     changed_meanwhile([Key::Content(Ino(2)), Key::Content(Ino(3))], content(1), content(2))?;

@@ -20,6 +20,11 @@ const SLOTS: u16 = 2;
 /// What a rename adds to the counter in node 1.
 const RENAMED: u64 = 100;
 
+/// The name of a directory above, which is checked.
+pub(super) fn above() -> Key {
+    Key::Entry(crate::document::Ino(9), crate::document::Name::new(b"above").unwrap())
+}
+
 /// A small store: the file `a`, a counter, and something to check; a session that will be disturbed; and one that looks on.
 pub(super) struct World {
     pub(super) faulty: Arc<Faulty>,
@@ -32,21 +37,20 @@ impl World {
     pub(super) fn new(covered: bool) -> Self {
         let cells = Arc::new(MemoryCells::new());
         let other = Arc::new(session(&cells, &impatient(), 3, SLOTS));
-        let setup =
-            Commit::new().put(node(1), directory(0)).put(node(2), directory(0)).put(entry("a"), file(7));
-        other.commit(&setup).unwrap();
+        let setup = Commit::new().put(node(1), directory(0)).put(node(2), directory(0));
+        other.commit(&setup.put(entry("a"), file(7)).put(above(), file(9))).unwrap();
         let faulty = Faulty::new(&cells);
         let victim = session(&faulty, &impatient(), VICTIM, SLOTS);
         let version = |key: &Key| other.get(key).unwrap().unwrap().version;
         let rename = Commit::new()
-            .at(node(2), version(&node(2)))
-            .absent(node(3))
+            .at(above(), version(&above()))
             .at(entry("a"), version(&entry("a")))
             .absent(entry("b"))
             .delete(entry("a"))
             .put(entry("b"), file(7))
             .merge(node(1), add(RENAMED as i64));
-        let rename = Commit { covered, ..rename };
+        // Locks cover what leads there, and that is entries.
+        let rename = if covered { rename.covered() } else { rename.absent(node(3)) };
         Self { faulty, victim, other, rename }
     }
 
@@ -65,7 +69,7 @@ impl World {
     /// Nothing is left of the victim but sealed slots.
     fn is_clean(&self) {
         let cells = &self.faulty.cells;
-        for key in [node(1), node(2), node(3), entry("a"), entry("b")] {
+        for key in [node(1), above(), node(3), entry("a"), entry("b")] {
             let Some(stored) = cells.read(&CellKey::Document(key.clone())).unwrap() else { continue };
             let Cell::Document(document) = &*stored.cell else { panic!("{stored:?}") };
             assert!(document.mark.is_none() && document.before.is_some(), "{key}: {document:?}");
@@ -130,7 +134,7 @@ fn said(outcome: &Result<crate::document::Version, CommitError>) -> Option<bool>
 
 #[test]
 fn what_a_commit_costs() {
-    // Reading; pending; three marks; validating what is covered (for others two marks more); committed; cleaning up.
+    // Reading; pending; three marks; comparing what is covered (for others two marks more); committed; cleaning up.
     assert_eq!(World::requests(true), 1 + 1 + 3 + 1 + 1 + 3);
     assert_eq!(World::requests(false), 1 + 1 + 5 + 1 + 5);
     let world = World::new(true);
@@ -337,7 +341,7 @@ fn overtaken_at_any_request_it_starts_over_or_conflicts() {
                 world.faulty.arm(None);
                 world.faulty.before(request, move || {
                     let mine = Commit::new().merge(node(1), add(1));
-                    let checked = [node(2), entry("a")];
+                    let checked = [above(), entry("a")];
                     let mine =
                         if conflicting { checked.into_iter().fold(mine, Commit::delete) } else { mine };
                     other.commit(&mine).unwrap();
@@ -383,20 +387,19 @@ fn there_is_no_write_skew() {
 
 #[test]
 fn what_locks_cover_is_checked_again_when_all_is_marked() {
-    // Reading, pending, three marks, validating: until then a lock that was granted wrongly does no harm.
+    // Reading, pending, three marks, comparing: until then a lock that was granted wrongly does no harm.
     for request in 0..=5 {
-        for made in [false, true] {
+        for replaced in [false, true] {
             let world = World::new(true);
             let other = world.other.clone();
             world.faulty.arm(None);
             world.faulty.before(request, move || {
                 let change = Commit::new();
-                let change = if made { change.put(node(3), directory(0)) } else { change.delete(node(2)) };
+                let change = if replaced { change.put(above(), file(8)) } else { change.delete(above()) };
                 other.commit(&change).unwrap();
             });
             let outcome = world.victim.commit(&world.rename);
-            let key = if made { node(3) } else { node(2) };
-            assert!(matches!(&outcome, Err(CommitError::Conflict(failed)) if *failed == key), "{outcome:?}");
+            assert!(matches!(&outcome, Err(CommitError::Conflict(key)) if *key == above()), "{outcome:?}");
             assert_eq!(see(&*world.other), (vec![entry("a")], Some(0)));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::crashes::{World, see};
+use super::crashes::{World, above, see};
 use super::faults::{Fault, Faulty, Sent};
 use super::{add, clock, directory, entry, file, impatient, node, session};
 use crate::document::{IntentId, MarkChange, SessionId};
@@ -32,7 +32,7 @@ fn what_arrives_late_does_no_harm() {
                 let other = world.other.clone();
                 world.faulty.arm(None);
                 world.faulty.before(request, move || {
-                    other.commit(&Commit::new().merge(node(1), add(1)).delete(node(2))).unwrap();
+                    other.commit(&Commit::new().merge(node(1), add(1)).delete(above())).unwrap();
                 });
                 let _ = world.victim.commit(&world.rename);
                 // Somebody removes what the rename has made, while its intent still stands as committed.
