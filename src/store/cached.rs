@@ -451,6 +451,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_reader_finds_while_a_commit_is_made_is_not_kept() {
+        let engine = Arc::new(MemoryStore::new());
+        let store = cached(&engine, LONG);
+        engine.commit(&Commit::new().put(key(), directory(1))).unwrap();
+        assert_eq!(children(&store), Some(1));
+        let commit = Commit::new().delete(key()).by(live(&engine));
+        let made = store.remember(&commit, || {
+            // Somebody takes the placeholder away, and another reads before the commit is made.
+            store.forget(&[key()]);
+            assert_eq!(children(&store), Some(1));
+            engine.commit(&commit).map(Some)
+        });
+        assert!(made.unwrap().is_some());
+        assert_eq!(children(&store), None);
+    }
+
+    #[test]
     fn a_merge_is_remembered_as_far_as_it_is_known() {
         let engine = Arc::new(MemoryStore::new());
         let store = cached(&engine, LONG);
