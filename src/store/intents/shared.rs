@@ -93,8 +93,9 @@ impl<C: Remote + 'static> SharedIntents<C> {
         let slots = create_slots(&self.cells, &self.clock, id, 1)?;
         let author = IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), id, slots);
         let outcome = author.commit(commit);
-        // One that has failed may have left its intent in any state: others look after it.
-        if let Some(version) = author.unused_slot()
+        // One that has failed may have left its intent in any state: others look after it. A store that is away is not
+        // waited for.
+        if let Some(version) = author.unused_slot().filter(|_| self.cells.outage().is_none())
             && let Err(CasError::Store(error)) = self.cells.cas(&CellKey::Slot(id, 0), Some(version), None)
         {
             log::debug!("an intent of nobody is left, and does no harm: {error}");
