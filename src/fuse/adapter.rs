@@ -35,8 +35,9 @@ use crate::namespace::{Caller, Found, Namespace, NamespaceError, Result};
 const MAX_WRITE: u32 = 1 << 20;
 const MAX_BACKGROUND: u16 = 64;
 
-/// As many entries are read from the store at once for a listing; about what one reply holds.
-const LISTED_PAGE: usize = 128;
+/// As many entries are read from the store at once for a listing: several replies' worth, as a store answers for many at
+/// once with less than for as many alone.
+const LISTED_PAGE: usize = 512;
 
 /// Inode numbers are never reused, so one generation is enough.
 pub(super) const GENERATION: Generation = Generation(0);

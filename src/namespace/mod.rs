@@ -147,6 +147,7 @@ pub struct Namespace {
     peers: Arc<Peers>,
     advisory: Arc<Advisory>,
     /// How often this mount has each file open.
+    rests: Arc<ops::readdir::Rests>,
     opens: Mutex<HashMap<Ino, u64>>,
     write_back: WriteBack,
 }

@@ -20,7 +20,8 @@ use super::gate::Gate;
 use super::inodes::InodeTable;
 use super::membership::{Beginning, Membership};
 use super::numbers::InodeNumbers;
-use super::ops::readdir::Splits;
+use super::ops::readdir::{Rests, Splits};
+use super::ops;
 use super::peers::{Peers, Watcher};
 use super::write_back::WriteBack;
 use super::{Namespace, NamespaceError, Result, Settings};
@@ -66,6 +67,7 @@ struct Process {
     inodes: Arc<InodeTable>,
     splits: Arc<Splits>,
     collector: Arc<Collector>,
+    rests: Arc<Rests>,
     peers: Arc<Peers>,
     advisory: Arc<Advisory>,
 }
@@ -85,6 +87,7 @@ impl Process {
             inodes: Arc::new(InodeTable::new()),
             splits: Arc::default(),
             collector,
+            rests: Arc::default(),
             peers: Arc::default(),
             advisory: Arc::new(advisory),
         })
@@ -125,6 +128,7 @@ impl Process {
             inodes: self.inodes,
             splits: self.splits,
             collector: self.collector,
+            rests: self.rests,
             peers: self.peers,
             advisory: self.advisory,
             opens: Mutex::default(),
@@ -200,6 +204,7 @@ impl Namespace {
             collector: Arc::clone(&self.collector),
             peers: Arc::clone(&self.peers),
             advisory: Arc::clone(&self.advisory),
+            rests: Arc::clone(&self.rests),
         };
         let mut live = self.peers.live();
         let other = if self.is_shared() {

@@ -158,19 +158,18 @@ impl Namespace {
         })
     }
 
-    /// Keeps the access time, if this mount does and it is due. That it cannot be kept is no reason to fail a read.
-    pub(super) fn touch(&self, ino: Ino, node: &NodeRef) {
-        if !self.settings.relatime {
-            return;
-        }
+    /// Keeps the access time, if this mount does and it is due; returns whether it may have. That it cannot be kept is no
+    /// reason to fail a read.
+    pub(super) fn touch(&self, ino: Ino, node: &NodeRef) -> bool {
         let now = self.now();
-        if !access_time_is_due(node.atime, node.mtime, node.ctime, now) {
-            return;
+        if !self.settings.relatime || !access_time_is_due(node.atime, node.mtime, node.ctime, now) {
+            return false;
         }
         let delta = NodeDelta { atime: Some(now), ..NodeDelta::default() };
         if let Err(error) = self.commit(&Commit::new().merge(Key::Node(ino), delta)) {
             log::debug!("the access time of inode {ino} was not kept: {error}");
         }
+        true
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::world::{ROOT, World, name, refused};
-use crate::document::Ino;
+use crate::document::{EntryPosition, Ino};
 use crate::namespace::NamespaceError as E;
 
 /// Lists in steps of `step` entries as the kernel does, from the offset where it stopped, and calls `between` after each
@@ -131,6 +131,72 @@ fn an_offset_stays_good_when_its_entry_is_gone_and_after_a_remount() {
         })
         .unwrap();
     assert_eq!(rest, entries[11..]);
+    world.finish();
+}
+
+/// Lists as the kernel does, `step` entries an answer and from a page of `limit`, until an answer is empty; returns the names
+/// seen from `offset` on.
+fn rest_of(world: &World, directory: Ino, mut offset: u64, step: usize, limit: usize) -> Vec<Vec<u8>> {
+    let mut names = Vec::new();
+    loop {
+        let mut taken = 0;
+        let answer = world.list(directory, offset, limit, |listed| {
+            taken += 1;
+            if taken <= step {
+                offset = listed.next;
+                names.push(listed.name.clone());
+            }
+            taken <= step
+        });
+        answer.unwrap();
+        if taken == 0 {
+            return names;
+        }
+    }
+}
+
+#[test]
+fn what_is_left_of_a_page_is_listed_without_another_look() {
+    let world = World::new();
+    let d = world.dir(ROOT, "d");
+    for n in 0..250 {
+        world.file(d, &n.to_string());
+    }
+    world.list(d, 0, 1, |_| false).unwrap(); // Its access time is kept.
+    let mut listed = 0;
+    let counted = world.counted(|w| listed = rest_of(w, d, 0, 7, 100).len());
+    assert_eq!((listed, counted.scans), (252, 3), "also the answer that this was all is at hand");
+    // Nothing is left for who begins anew, or somewhere else.
+    assert_eq!(world.counted(|w| assert_eq!(rest_of(w, d, 0, 1000, 1000).len(), 252)).scans, 1);
+    world.finish();
+}
+
+#[test]
+fn an_entry_that_is_made_behind_where_a_listing_stands_is_listed() {
+    let world = World::new();
+    let d = world.dir(ROOT, "d");
+    for n in 0..50 {
+        world.file(d, &format!("old{n}"));
+    }
+    let mut offset = 0;
+    let mut taken = 0;
+    let first = world.list(d, 0, 100, |listed| {
+        taken += 1;
+        if taken <= 20 {
+            offset = listed.next;
+        }
+        taken <= 20
+    });
+    first.unwrap();
+    let made: Vec<String> = (0..50).map(|n| format!("new{n}")).collect();
+    for name in &made {
+        world.file(d, name);
+    }
+    let behind = |name: &&String| EntryPosition::of(name.as_bytes()).0 >= offset;
+    let behind: Vec<&String> = made.iter().filter(behind).collect();
+    assert!(!behind.is_empty());
+    let seen = rest_of(&world, d, offset, 20, 100);
+    assert!(behind.iter().all(|name| seen.contains(&name.as_bytes().to_vec())), "{behind:?}: {seen:?}");
     world.finish();
 }
 
