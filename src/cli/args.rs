@@ -109,6 +109,9 @@ Options (-o, as in mount(8)):
   threads=N              threads that serve requests (default by the number of cores; on a shared store 16)
   locking=STRATEGY       refuse a store that was formatted with another one: tree, document, global, version
   cache_size=MIB         memory for documents (default 64)
+  passthrough=WHAT       which large files the kernel reads and writes itself, at the speed of the disk: those that are open
+  to be read (read, the default), all (write: docs/semantics.md says what that costs), or none (off). Where it cannot
+  (Linux before 6.9, not root, several mount points, a shared store) `lockwood status` says so
   log=FILE               where the daemon logs to (default: the file `log` in the store; of a shared
   store: /var/log/lockwood/MOUNT-POINT.log, or $XDG_STATE_HOME/lockwood/)
 Of volumes that many hosts share:

@@ -10,6 +10,7 @@ use fuser::{MountOption, SessionACL};
 use super::Failure;
 use super::args::{LockingArgument, seconds};
 use crate::document::Locking;
+use crate::fuse::mount::Passing;
 use crate::namespace::Settings;
 use crate::store::embedded::Tuning;
 
@@ -33,12 +34,14 @@ pub(super) struct Resolved {
     pub(super) locking: Option<Locking>,
     /// The URLs of the servers that keep the locks of a shared store; none if the store does.
     pub(super) locks: Vec<String>,
+    passing: Passing,
     /// Only the kernel's options of a tree that is mounted already are to be changed.
     pub(super) remount: bool,
 }
 
 const KNOWN: &str = "ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, relatime, noatime, \
-                     allow_other, allow_root, lock_wait=SECONDS, locking=STRATEGY, threads=N, cache_size=MIB, log=FILE; \
+                     allow_other, allow_root, lock_wait=SECONDS, locking=STRATEGY, threads=N, cache_size=MIB, \
+                     passthrough=off|read|write, log=FILE; \
                      and of shared stores: cache_ttl=SECONDS, lease=SECONDS, soft[=SECONDS], hard, allow-volatile, \
                      allow-weak, locks=URL, write-back=SIZE";
 
@@ -97,6 +100,7 @@ impl Resolved {
             allow_volatile: false,
             locking: None,
             locks: Vec::new(),
+            passing: Passing::Read,
             remount: false,
         };
         for text in texts {
@@ -119,6 +123,15 @@ impl Resolved {
         })
     }
 
+    /// Which backing files the kernel is to read and write itself.
+    pub(super) fn passing(&self) -> Passing {
+        match self.passing {
+            // Each write is to be durable, and what the daemon does for that is not known to the kernel.
+            Passing::Write if self.kernel_options.contains(&MountOption::Sync) => Passing::Read,
+            passing => passing,
+        }
+    }
+
     fn apply(&mut self, option: &str) -> Result<(), Failure> {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -137,6 +150,12 @@ impl Resolved {
             ("exec", None) => self.kernel(MountOption::Exec, &MountOption::NoExec),
             ("noexec", None) => self.kernel(MountOption::NoExec, &MountOption::Exec),
             ("sync", None) => self.kernel(MountOption::Sync, &MountOption::Async),
+            ("passthrough", Some("off")) => self.passing = Passing::Off,
+            ("passthrough", Some("read")) => self.passing = Passing::Read,
+            ("passthrough", Some("write")) => self.passing = Passing::Write,
+            ("passthrough", Some(value)) => {
+                return Err(format!("option passthrough={value}: off, read or write is needed").into());
+            }
             ("async", None) => self.kernel(MountOption::Async, &MountOption::Sync),
             ("dirsync", None) => self.kernel_options.push(MountOption::DirSync),
             ("atime" | "relatime", None) => {

@@ -13,14 +13,16 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::{RwLock, RwLockWriteGuard};
 
 use super::directory::Directory;
 use super::error::ContentError;
-use super::names::range_end;
+use super::names::{Cut, range_end};
 
 /// The bytes of one large file. Cheap to hold: it keeps no descriptor open.
 ///
@@ -33,11 +35,56 @@ pub struct BackingFile {
     pub(super) ino: u64,
     /// The segments that exist.
     pub(super) segments: RwLock<BTreeSet<u64>>,
+    /// Whether all bytes are in segment 0, however long it is. Once true, it stays so.
+    whole: AtomicBool,
 }
 
 impl BackingFile {
-    pub(super) fn new(directory: Arc<Directory>, ino: u64, segments: BTreeSet<u64>) -> Self {
-        Self { directory, ino, segments: RwLock::new(segments) }
+    pub(super) fn new(directory: Arc<Directory>, ino: u64, segments: BTreeSet<u64>, whole: bool) -> Self {
+        Self { directory, ino, segments: RwLock::new(segments), whole: AtomicBool::new(whole) }
+    }
+
+    /// How the file is cut into segments.
+    pub(super) fn cut(&self) -> Cut {
+        if self.whole.load(Relaxed) { Cut::new(NonZeroU64::MAX) } else { self.directory.cut }
+    }
+
+    /// The one file of the host that has all `size` bytes, for somebody who reads and writes there by himself; none if there
+    /// are several. As long as anyone holds this handle, the file is not cut into segments.
+    ///
+    /// # Errors
+    /// `TooLarge` if the host has no file of that size; the host's.
+    pub fn whole(&self, size: u64) -> Result<Option<Arc<File>>, ContentError> {
+        let segments = self.segments.write();
+        if !segments.iter().eq([&0]) || self.cut().locate(size).0 > 0 {
+            return Ok(None);
+        }
+        let file = self.directory.descriptor(self.ino, 0)?;
+        self.extend_first(&file, size)?;
+        self.whole.store(true, Relaxed);
+        Ok(Some(file))
+    }
+
+    /// Lets the one file of the host be at least so long: who reads there by himself finds its end there.
+    ///
+    /// # Errors
+    /// `TooLarge` if the host has no file of that size; the host's.
+    pub fn extend(&self, size: u64) -> Result<(), ContentError> {
+        match self.descriptor_if_present(0)? {
+            Some(file) => self.extend_first(&file, size),
+            None => Ok(()),
+        }
+    }
+
+    fn extend_first(&self, file: &File, size: u64) -> Result<(), ContentError> {
+        let extended = file.metadata().and_then(|found| match found.len() < size {
+            true => file.set_len(size),
+            false => Ok(()),
+        });
+        extended.map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => ContentError::TooLarge { offset: 0, len: size },
+            _ => self.failed("extending", 0, error),
+        })
     }
 
     /// The inode whose bytes these are.
@@ -52,7 +99,7 @@ impl BackingFile {
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), ContentError> {
         let end = range_end(offset, buf.len() as u64)?;
         let mut rest = buf;
-        for piece in self.directory.cut.pieces(offset, end) {
+        for piece in self.cut().pieces(offset, end) {
             // A piece is part of the buffer, so its length fits.
             let (here, after) = rest.split_at_mut(usize::try_from(piece.len).unwrap_or(usize::MAX));
             rest = after;
@@ -74,7 +121,7 @@ impl BackingFile {
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<(), ContentError> {
         let end = range_end(offset, data.len() as u64)?;
         let mut rest = data;
-        for piece in self.directory.cut.pieces(offset, end) {
+        for piece in self.cut().pieces(offset, end) {
             let (here, after) = rest.split_at(usize::try_from(piece.len).unwrap_or(usize::MAX));
             rest = after;
             self.with_made(piece.index, |file| {
@@ -93,7 +140,7 @@ impl BackingFile {
     /// # Errors
     /// The host's.
     pub fn truncate(&self, size: u64) -> Result<(), ContentError> {
-        self.cut(size, true)
+        self.drop_beyond(size, true)
     }
 
     /// Drops every byte at or beyond `size` that a crash or a failed write has left. What was reserved stays.
@@ -101,11 +148,11 @@ impl BackingFile {
     /// # Errors
     /// The host's.
     pub fn trim(&self, size: u64) -> Result<(), ContentError> {
-        self.cut(size, false)
+        self.drop_beyond(size, false)
     }
 
-    fn cut(&self, size: u64, free_reserved: bool) -> Result<(), ContentError> {
-        let (last, keep) = self.directory.cut.locate(size);
+    fn drop_beyond(&self, size: u64, free_reserved: bool) -> Result<(), ContentError> {
+        let (last, keep) = self.cut().locate(size);
         // The first segment stays, empty: it says that there is a backing file.
         let beyond = if keep == 0 { last.max(1) } else { last + 1 };
         let mut segments = self.segments.write();

@@ -55,9 +55,8 @@ impl BackingFile {
 
     /// Copies some of `len` bytes, as many as lie in one segment of either file.
     fn copy_data(&self, from: u64, target: &Self, to: u64, len: u64) -> Result<u64, ContentError> {
-        let cut = self.directory.cut;
-        let pieces =
-            cut.pieces(from, from + len).next().zip(target.directory.cut.pieces(to, to + len).next());
+        let cut = self.cut();
+        let pieces = cut.pieces(from, from + len).next().zip(target.cut().pieces(to, to + len).next());
         let Some((source, sink)) = pieces else { return Ok(0) };
         let len = source.len.min(sink.len);
         let Some(file) = self.descriptor_if_present(source.index)? else {

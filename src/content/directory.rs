@@ -91,15 +91,17 @@ impl Directory {
         self.ready(shard_of(ino), &mut state)?;
         let mut segments = state.further.get(&ino).cloned().unwrap_or_default();
         let first = self.segment_path(ino, 0);
+        let mut whole = false;
         match fs::symlink_metadata(&first) {
             Ok(found) if found.is_file() => {
                 segments.insert(0);
+                whole = self.cut.locate(found.len()) > (1, 0);
             }
             Ok(_) => return Err(not_regular(first)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(ContentError::from_io("looking at", &first, error)),
         }
-        let handle = Arc::new(BackingFile::new(Arc::clone(self), ino, segments));
+        let handle = Arc::new(BackingFile::new(Arc::clone(self), ino, segments, whole));
         state.handles.insert(ino, Arc::downgrade(&handle));
         Ok(handle)
     }

@@ -8,7 +8,9 @@
 //! A file is cut into segments of 1 TiB ([`SEGMENT_BYTES`]). Segment 0 is `content/<shard>/<ino>` and segment *n* is
 //! `content/<shard>/<ino>.<n>`: the shard is the low byte of the inode as 2 hexadecimal digits, the inode has 16, and *n*
 //! has no leading zeros. The byte at offset *o* is the byte *o* mod 1 TiB of segment *o* / 1 TiB. What is absent, a byte
-//! or a segment, is zero. Nothing else is stored, so the directory can be read with ordinary tools.
+//! or a segment, is zero. A file whose segment 0 is longer than that is not cut: all of it is there. Beside the shards
+//! stand `ahead` and `ballast` while somebody writes to backing files past the documents. Nothing else is stored, so the
+//! directory can be read with ordinary tools.
 //!
 //! # What is hard
 //!
@@ -23,7 +25,9 @@
 //!
 //! One process owns the directory at a time; the store's lock sees to that.
 
+mod ahead;
 mod backing;
+mod ballast;
 mod chunks;
 mod copy;
 mod directory;
@@ -49,12 +53,16 @@ pub use names::{MAX_SIZE, SEGMENT_BYTES};
 pub use objects::{FoundObject, Location, ObjectCounters, Objects};
 pub use place::{ContentFile, Contents};
 
+use ahead::Ahead;
+use ballast::Ballast;
 use directory::{Directory, make_directory};
 
 /// All backing files of a store.
 #[derive(Clone, Debug)]
 pub struct BackingFiles {
     directory: Arc<Directory>,
+    ahead: Arc<Ahead>,
+    ballast: Arc<Ballast>,
 }
 
 impl BackingFiles {
@@ -81,7 +89,9 @@ impl BackingFiles {
     }
 
     fn with_segments(dir: &Path, max_open: usize, segment_bytes: NonZeroU64) -> Result<Self, ContentError> {
-        Ok(Self { directory: Arc::new(Directory::new(dir, max_open, segment_bytes)?) })
+        let directory = Arc::new(Directory::new(dir, max_open, segment_bytes)?);
+        let (ahead, ballast) = (Arc::new(Ahead::new(dir)), Arc::new(Ballast::new(dir)));
+        Ok(Self { directory, ahead, ballast })
     }
 
     /// The backing file of an inode, made if it is absent. While anyone holds it, everyone gets the same.
@@ -118,6 +128,69 @@ impl BackingFiles {
     pub fn list(&self) -> impl Iterator<Item = Result<u64, ContentError>> + use<> {
         let directory = Arc::clone(&self.directory);
         (0..names::SHARDS).flat_map(move |shard| directory.list(shard))
+    }
+
+    /// The backing file of `ino` may have more than its node says from here on, until [`caught_up`](Self::caught_up),
+    /// also if the process dies; if `durably`, also if the machine does.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn may_be_ahead(&self, ino: u64, durably: bool) -> Result<(), ContentError> {
+        self.ahead.mark(ino)?;
+        if durably { self.ahead.sync() } else { Ok(()) }
+    }
+
+    /// The node of `ino` says all that its backing file has, and nobody writes there past it any more.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn caught_up(&self, ino: u64) -> Result<(), ContentError> {
+        self.ahead.unmark(ino)
+    }
+
+    /// The inodes whose backing files a process that died has left ahead, as far as it knew.
+    ///
+    /// # Errors
+    /// `WrongKind` if something else stands where that is kept; the host's.
+    pub fn left_ahead(&self) -> Result<Vec<u64>, ContentError> {
+        self.ahead.left()
+    }
+
+    /// All that a dead process has left ahead is caught up with, and what it kept free is free.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn none_left_ahead(&self) -> Result<(), ContentError> {
+        self.ballast.remove()?;
+        self.ahead.clear()
+    }
+
+    /// Keeps `bytes` of the disk for the store while there are less than `scarce` beyond them, by taking them. For whoever
+    /// lets others write to the disk without asking.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn keep_room(&self, bytes: u64, scarce: u64) -> Result<(), ContentError> {
+        let space = self.directory.space()?;
+        let free = space.blocks_available.saturating_mul(space.block_size);
+        match self.ballast.is_held() {
+            false if (bytes..bytes + scarce).contains(&free) => self.ballast.hold(bytes),
+            true if free >= 2 * scarce => {
+                self.ballast.give_back();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives back what [`keep_room`](Self::keep_room) has taken; returns whether it had taken any.
+    pub fn give_back_room(&self) -> bool {
+        self.ballast.give_back()
+    }
+
+    /// Whether room is kept by taking it.
+    pub fn is_room_kept(&self) -> bool {
+        self.ballast.is_held()
     }
 
     /// The room on the filesystem that holds the content.

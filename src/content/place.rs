@@ -4,6 +4,7 @@
 //!
 //! An enum and no trait object: with backing files each call is one branch away from the file.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,6 +183,14 @@ impl Contents {
         }
     }
 
+    /// The backing files, if those have the bytes.
+    pub fn backing(&self) -> Option<&BackingFiles> {
+        match self {
+            Self::Backing(files) => Some(files),
+            Self::Chunks(_) => None,
+        }
+    }
+
     /// Makes it durable which files there are; of documents the store makes it so.
     ///
     /// # Errors
@@ -225,6 +234,28 @@ impl ContentFile {
         match self {
             Self::Backing(file) => file.write_at(data, offset),
             Self::Chunks(file) => file.stage_at(data, offset, under),
+        }
+    }
+
+    /// The one file of the host that has all `size` bytes; see [`BackingFile::whole`].
+    ///
+    /// # Errors
+    /// Those of [`BackingFile::whole`].
+    pub fn whole(&self, size: u64) -> Result<Option<Arc<File>>, ContentError> {
+        match self {
+            Self::Backing(file) => file.whole(size),
+            Self::Chunks(_) => Ok(None),
+        }
+    }
+
+    /// Lets that file be at least so long; see [`BackingFile::extend`].
+    ///
+    /// # Errors
+    /// Those of [`BackingFile::extend`].
+    pub fn extend(&self, size: u64) -> Result<(), ContentError> {
+        match self {
+            Self::Backing(file) => file.extend(size),
+            Self::Chunks(_) => Ok(()),
         }
     }
 

@@ -28,7 +28,7 @@ impl BackingFile {
     pub fn allocate(&self, offset: u64, len: u64, grow: bool) -> Result<(), ContentError> {
         let end = range_end(offset, len)?;
         self.require_room(offset, end)?;
-        for piece in self.directory.cut.pieces(offset, end) {
+        for piece in self.cut().pieces(offset, end) {
             self.with_made(piece.index, |file| {
                 host::allocate(file, piece.start, piece.len, grow).map_err(|error| match error.kind() {
                     io::ErrorKind::FileTooLarge => ContentError::TooLarge { offset, len },
@@ -88,9 +88,9 @@ impl BackingFile {
             };
             match found {
                 Some(start) if start < piece.start + piece.len => {
-                    return Ok(Some(self.directory.cut.offset(piece.index, start)));
+                    return Ok(Some(self.cut().offset(piece.index, start)));
                 }
-                _ => at = self.directory.cut.offset(piece.index, piece.start + piece.len),
+                _ => at = self.cut().offset(piece.index, piece.start + piece.len),
             }
         }
         Ok(None)
@@ -101,14 +101,14 @@ impl BackingFile {
     /// # Errors
     /// The host's.
     pub fn seek_hole(&self, offset: u64, size: u64) -> Result<u64, ContentError> {
-        for piece in self.directory.cut.pieces(offset, size.min(MAX_SIZE)) {
+        for piece in self.cut().pieces(offset, size.min(MAX_SIZE)) {
             let Some(file) = self.descriptor_if_present(piece.index)? else {
-                return Ok(self.directory.cut.offset(piece.index, piece.start));
+                return Ok(self.cut().offset(piece.index, piece.start));
             };
             let start = host::seek_hole(&file, piece.start)
                 .map_err(|error| self.failed("looking for a hole in", piece.index, error))?;
             if start < piece.start + piece.len {
-                return Ok(self.directory.cut.offset(piece.index, start));
+                return Ok(self.cut().offset(piece.index, start));
             }
         }
         Ok(size)
@@ -116,7 +116,7 @@ impl BackingFile {
 
     /// Refuses to reserve more than the host could have, counting as reserved already all that it possibly is.
     fn require_room(&self, offset: u64, end: u64) -> Result<(), ContentError> {
-        let cut = self.directory.cut;
+        let cut = self.cut();
         let mut wanted = end - offset;
         let segments = self.segments.read();
         for &index in segments.range(cut.locate(offset).0..) {
@@ -127,7 +127,7 @@ impl BackingFile {
         drop(segments);
         let space = self.directory.space()?;
         if wanted > space.blocks_free.saturating_mul(space.block_size) {
-            let (index, _) = self.directory.cut.locate(offset);
+            let (index, _) = self.cut().locate(offset);
             let path = self.directory.segment_path(self.ino, index);
             return Err(ContentError::NoSpace { doing: "reserving space for", path });
         }
@@ -136,7 +136,7 @@ impl BackingFile {
 
     /// Unlinks the segments that lie in a range as a whole, but for the first.
     fn unlink_whole(&self, offset: u64, end: u64) -> Result<(), ContentError> {
-        let cut = self.directory.cut;
+        let cut = self.cut();
         let (first, last) = (cut.locate(offset).0.max(1), cut.locate(end).0);
         if first > last || self.segments.read().range(first..=last).next().is_none() {
             return Ok(());
@@ -170,14 +170,14 @@ impl BackingFile {
                 work(&file, piece).map_err(|error| self.failed(doing, piece.index, error))?;
             }
             drop(segments);
-            at = self.directory.cut.offset(piece.index, piece.start + piece.len);
+            at = self.cut().offset(piece.index, piece.start + piece.len);
         }
         Ok(())
     }
 
     /// The part of `offset..end` in the first segment there that exists.
     fn next_present(&self, offset: u64, end: u64) -> Option<Piece> {
-        let cut = self.directory.cut;
+        let cut = self.cut();
         let segments = self.segments.read();
         let index = segments.range(cut.locate(offset).0..).next().copied()?;
         cut.clip(index, offset, end.min(MAX_SIZE))

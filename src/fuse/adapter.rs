@@ -22,6 +22,7 @@ use super::convert::{FOREVER, absent, attr, file_type, time};
 use super::errno::report;
 use super::flusher::Flusher;
 use super::kernel_cache::KernelCache;
+use super::passthrough::Passthrough;
 use super::waiting::WaitingRoom;
 use crate::ambient;
 use crate::document::{Ino, Name};
@@ -51,6 +52,7 @@ pub(super) struct Shared {
     pub(super) lock_waits: WaitingRoom,
     pub(super) cache: Arc<KernelCache>,
     pub(super) flusher: Flusher,
+    pub(super) passthrough: Passthrough,
     /// All mounts of the process, this one among them.
     pub(super) mounts: OnceLock<Vec<Weak<Shared>>>,
     /// The root's attributes as the kernel was told them last.
@@ -181,6 +183,7 @@ impl Filesystem for Adapter {
                 log::warn!("this kernel lacks {flag:?}; see docs/semantics.md for what that costs");
             }
         }
+        self.0.passthrough.negotiate(config);
         // Both are below what fuser allows, and then they cannot fail.
         let _ = config.set_max_write(MAX_WRITE);
         let _ = config.set_max_background(MAX_BACKGROUND);
@@ -352,8 +355,8 @@ impl Filesystem for Adapter {
         self.reply_entry(reply, asked, linked.map_err(self.failed_by_name("link", ino)));
     }
 
-    fn open(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.open_file(ino, reply);
+    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.open_file(ino, flags, reply);
     }
 
     fn create(

@@ -26,6 +26,7 @@ pub mod mount;
 mod names;
 mod notices;
 mod opens;
+mod passthrough;
 mod pending;
 mod points;
 mod renames;

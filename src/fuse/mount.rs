@@ -14,6 +14,7 @@ use super::attach;
 use super::control::{Control, MountFacts};
 use super::flusher::Flusher;
 use super::kernel_cache::{KernelCache, Sharing};
+use super::passthrough::Passthrough;
 use super::points;
 use super::source::OpenSource;
 use super::stop::{Served, Stopper};
@@ -27,6 +28,7 @@ use crate::store::embedded::{Tuning, owner};
 use crate::store::engine::EngineError;
 use crate::store::{Listener, Notice, StoreError};
 
+pub use super::passthrough::Passing;
 pub use super::source::Source;
 
 /// The type of our mounts in the mount table.
@@ -51,6 +53,8 @@ pub struct MountRequest {
     pub settings: Settings,
     /// How much memory the store may use.
     pub tuning: Tuning,
+    /// Which backing files the kernel is to read and write itself.
+    pub passing: Passing,
     /// Threads that serve requests.
     pub threads: usize,
     /// Where the daemon logs to, if that is a file.
@@ -213,6 +217,14 @@ fn begin(
             lock_waits: WaitingRoom::new(),
             cache: Arc::new(KernelCache::new(sharing)),
             flusher: Flusher::default(),
+            passthrough: Passthrough::new(
+                request.passing,
+                match sharing {
+                    Sharing::Alone => None,
+                    Sharing::Several => Some("several mount points are served"),
+                    Sharing::Hosts(_) => Some("the bytes are in a store that other hosts use"),
+                },
+            ),
             mounts: OnceLock::new(),
             root: Mutex::default(),
             requests: AtomicU64::new(0),

@@ -7,13 +7,15 @@
 //! Listings need nothing: the kernel keeps none, and each asks the store when it is read, so an opendir asks nobody.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fuser::{Errno, FileHandle, INodeNo, ReplyCreate, ReplyOpen};
+use fuser::{Errno, FileHandle, FopenFlags, INodeNo, OpenFlags, ReplyCreate, ReplyOpen};
 
 use super::adapter::{Adapter, GENERATION, failed, name};
 use super::control;
 use super::convert::attr;
+use super::passthrough::{Handle, registered};
 use crate::ambient;
 use crate::document::Ino;
 use crate::namespace::ops::make::{Make, What};
@@ -21,8 +23,9 @@ use crate::namespace::{Caller, NamespaceError};
 
 impl Adapter {
     /// A number for an open file, which is told of what is lost of it, and whose locks go with it.
-    fn opened(&self, ino: INodeNo) -> FileHandle {
-        let handle = FileHandle(self.0.handles.fetch_add(1, Relaxed) + 1);
+    fn opened(&self, ino: INodeNo, writes: bool, passed: bool) -> FileHandle {
+        let number = self.0.handles.fetch_add(1, Relaxed) + 1;
+        let handle = FileHandle::from(Handle { number, writes, passed });
         self.0.namespace.opened(Ino(ino.0), handle.0);
         handle
     }
@@ -45,17 +48,34 @@ impl Adapter {
     }
 
     /// open(2) of a file that is there.
-    pub(super) fn open_file(&self, ino: INodeNo, reply: ReplyOpen) {
+    pub(super) fn open_file(&self, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if control::owns(ino) {
             return control::open(&self.0, ino, reply);
         }
-        match self.namespace().open(Ino(ino.0)) {
-            Ok(()) => {
-                // Whatever it was told of the file, and when: that is not known here.
-                self.0.cache.ask_again(Ino(ino.0));
-                reply.opened(self.opened(ino), self.0.cache.open_flags());
+        let passthrough = &self.0.passthrough;
+        let access = passthrough.access(flags);
+        let register = |host: &File| passthrough.register(&reply, flags, host);
+        let opened = match self.namespace().open_passing(Ino(ino.0), access, &register) {
+            Ok(opened) => opened,
+            Err(error) => return reply.error(failed("open", ino)(error)),
+        };
+        // Whatever it was told of the file, and when: that is not known here.
+        self.0.cache.ask_again(Ino(ino.0));
+        self.tell(ino, opened.privileges);
+        let mut flags = self.0.cache.open_flags();
+        if opened.is_apart && passthrough.is_on() {
+            // The kernel takes no passthrough with it; and a map that it made so may have changed what its own pages show.
+            flags.remove(FopenFlags::FOPEN_KEEP_CACHE);
+        }
+        match opened.registration.as_ref().and_then(registered) {
+            Some(id) => {
+                if !access.passes {
+                    // It stands above passthrough: only maps are of the host's file.
+                    flags |= FopenFlags::FOPEN_DIRECT_IO;
+                }
+                reply.opened_passthrough(self.opened(ino, access.writes, true), flags, id);
             }
-            Err(error) => reply.error(failed("open", ino)(error)),
+            None => reply.opened(self.opened(ino, access.writes, false), flags),
         }
     }
 
@@ -90,7 +110,7 @@ impl Adapter {
                     &ttl,
                     &attr(ino, &node),
                     GENERATION,
-                    self.opened(INodeNo(ino.0)),
+                    self.opened(INodeNo(ino.0), true, false),
                     cache.open_flags(),
                 );
             }

@@ -17,6 +17,7 @@
 //! 9. Written bytes may be kept back and committed together, and nobody is to notice but by the time it takes:
 //!    [`ops::later`], [`write_back`].
 //! 10. Access control lists, whose masks and defaults are the server's part: [`acl`].
+//! 11. Files that the kernel reads and writes past all this: [`ops::passthrough`], [`passthrough`].
 
 pub mod acl;
 mod advisory;
@@ -27,6 +28,7 @@ mod inodes;
 mod membership;
 mod numbers;
 pub mod ops;
+mod passthrough;
 mod peers;
 mod resolve;
 mod session;
@@ -43,12 +45,13 @@ use crate::ambient;
 use crate::content::Contents;
 use crate::document::{Ino, Node, SessionId, Timestamp, Version, Volume};
 use crate::lock::Locks;
-use crate::store::{Commit, CommitError, Granting, NodeRef, Store};
+use crate::store::{Commit, CommitError, Granting, NodeRef, Store, StoreError};
 
 pub use advisory::{AdvisoryCall, AdvisoryLocks, advisory_of_all};
 pub use collect::Collector;
 pub use error::{NamespaceError, Result};
 pub use membership::{Looked, Outsider, Recovered, lock_servers};
+pub use passthrough::Registration;
 pub use peers::Watcher;
 pub use session::{Fenced, SessionInfo};
 pub use write_back::WriteBackCounters;
@@ -58,6 +61,7 @@ use gate::Gate;
 use inodes::InodeTable;
 use membership::Membership;
 use numbers::InodeNumbers;
+use passthrough::Passthrough;
 use peers::Peers;
 use write_back::WriteBack;
 
@@ -143,13 +147,14 @@ pub struct Namespace {
     numbers: InodeNumbers,
     inodes: Arc<InodeTable>,
     splits: Arc<ops::readdir::Splits>,
+    rests: Arc<ops::readdir::Rests>,
     collector: Arc<Collector>,
     peers: Arc<Peers>,
     advisory: Arc<Advisory>,
     /// How often this mount has each file open.
-    rests: Arc<ops::readdir::Rests>,
     opens: Mutex<HashMap<Ino, u64>>,
     write_back: WriteBack,
+    passthrough: Arc<Passthrough>,
 }
 
 /// An inode and its attributes.
@@ -183,7 +188,14 @@ impl Namespace {
 
     /// Every change that an operation makes goes through here: when this returns, the other mounts of the process know.
     fn commit(&self, commit: &Commit) -> Result<Version> {
-        let version = self.make_commit(commit, |commit| self.store.commit(commit))?;
+        let make = || self.make_commit(commit, |commit| self.store.commit(commit));
+        let version = match make() {
+            // What makes room, or needs none to last, may have what was kept for it.
+            Err(NamespaceError::Store(StoreError::NoSpace)) if !commit.grows() && self.give_back_room() => {
+                make()?
+            }
+            made => made?,
+        };
         self.peers.tell(self.session, &commit.writes);
         Ok(version)
     }
@@ -203,6 +215,9 @@ impl Namespace {
         make: impl FnOnce(&Commit) -> std::result::Result<T, CommitError>,
     ) -> Result<T> {
         let _pass = self.gate.enter()?;
+        if self.passthrough.has_writers() {
+            self.store.forget_room();
+        }
         Ok(match &self.membership {
             None => make(commit)?,
             Some(membership) => membership.commit(commit, make)?,

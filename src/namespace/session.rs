@@ -20,8 +20,8 @@ use super::gate::Gate;
 use super::inodes::InodeTable;
 use super::membership::{Beginning, Membership};
 use super::numbers::InodeNumbers;
-use super::ops::readdir::{Rests, Splits};
 use super::ops;
+use super::ops::readdir::{Rests, Splits};
 use super::peers::{Peers, Watcher};
 use super::write_back::WriteBack;
 use super::{Namespace, NamespaceError, Result, Settings};
@@ -66,8 +66,8 @@ struct Process {
     settings: Settings,
     inodes: Arc<InodeTable>,
     splits: Arc<Splits>,
-    collector: Arc<Collector>,
     rests: Arc<Rests>,
+    collector: Arc<Collector>,
     peers: Arc<Peers>,
     advisory: Arc<Advisory>,
 }
@@ -86,8 +86,8 @@ impl Process {
             settings,
             inodes: Arc::new(InodeTable::new()),
             splits: Arc::default(),
-            collector,
             rests: Arc::default(),
+            collector,
             peers: Arc::default(),
             advisory: Arc::new(advisory),
         })
@@ -127,12 +127,13 @@ impl Process {
             settings: self.settings,
             inodes: self.inodes,
             splits: self.splits,
-            collector: self.collector,
             rests: self.rests,
+            collector: self.collector,
             peers: self.peers,
             advisory: self.advisory,
             opens: Mutex::default(),
             write_back: WriteBack::new(self.settings.write_back_bytes),
+            passthrough: Arc::default(),
         }
     }
 }
@@ -155,6 +156,7 @@ impl Namespace {
         if !dead.is_empty() {
             recover(&*process.store, &process.collector, &dead)?;
         }
+        ops::passthrough::recover(&*process.store, &process.contents)?;
         let (session, volume) = begin_session(&*process.store, info)?;
         process.peers.live().push(session);
         Ok(process.with(session, volume, Locks::Table(LockTable::new()), None))
@@ -201,10 +203,10 @@ impl Namespace {
             settings: self.settings,
             inodes: Arc::clone(&self.inodes),
             splits: Arc::clone(&self.splits),
+            rests: Arc::clone(&self.rests),
             collector: Arc::clone(&self.collector),
             peers: Arc::clone(&self.peers),
             advisory: Arc::clone(&self.advisory),
-            rests: Arc::clone(&self.rests),
         };
         let mut live = self.peers.live();
         let other = if self.is_shared() {

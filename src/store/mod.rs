@@ -316,6 +316,9 @@ pub trait Store: Reader {
         Ok(())
     }
 
+    /// Somebody writes beside the documents without asking: what was known of the room there is may be wrong by now.
+    fn forget_room(&self) {}
+
     /// What is kept free where the documents are, in bytes.
     fn reserve_bytes(&self) -> u64 {
         0

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::common::{Mounted, lockwood};
+use crate::common::{Mounted, lockwood, skipped, until};
 
 const DISK: &std::ffi::CStr = c"size=200m";
 
@@ -32,11 +32,15 @@ struct OnDisk {
 }
 
 fn small_disk() -> Option<OnDisk> {
+    disk_of(DISK)
+}
+
+fn disk_of(size: &std::ffi::CStr) -> Option<OnDisk> {
     let mut mounted = Mounted::unmounted()?;
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("disk");
     fs::create_dir(&place).unwrap();
-    mount("tmpfs", &place, "tmpfs", MountFlags::empty(), DISK).unwrap();
+    mount("tmpfs", &place, "tmpfs", MountFlags::empty(), size).unwrap();
     let disk = Disk(place);
     mounted.store = disk.0.join("store");
     lockwood([std::path::Path::new("format"), &mounted.store]).ok();
@@ -64,6 +68,51 @@ fn assert_kept(mounted: &Mounted, prefix: &str, len: usize, count: usize) {
         let bytes = fs::read(mounted.path(&format!("{prefix}{n}"))).unwrap();
         assert!(bytes == vec![n as u8; len], "{prefix}{n}");
     }
+}
+
+/// The kernel asks nobody before it writes to a file that it was given. So it is given none for writing where the disk is
+/// small, and what the store needs to remove files is kept from it where it is large.
+#[test]
+fn what_the_kernel_writes_itself_leaves_room_to_remove_files() {
+    const MIB: usize = 1 << 20;
+    let memory = fs::read_to_string("/proc/meminfo").unwrap();
+    let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
+    if available.trim().trim_end_matches(" kB").parse::<usize>().unwrap() < 6 << 20 {
+        return skipped("needs 6 GiB of memory for a disk that is large enough to be filled past the daemon");
+    }
+    let Some(mut disk) = disk_of(c"size=1400m") else { return };
+    disk.mounted.umount();
+    disk.mounted.mount("passthrough=write");
+    let mounted = &disk.mounted;
+    if mounted.status()["passthrough"] != "write" {
+        return skipped("no passthrough");
+    }
+    for name in ["large", "other"] {
+        fs::write(mounted.path(name), vec![7; MIB]).unwrap();
+    }
+    until("the daemon knows of the close", || mounted.status()["open_inodes"] == 0);
+    let requests = || mounted.status()["requests"].as_u64().unwrap();
+    let before = requests();
+    let mut file = File::options().append(true).open(mounted.path("large")).unwrap();
+    let piece = vec![1; MIB];
+    let refused =
+        (0..3000).find_map(|_| file.write_all(&piece).err()).expect("the disk takes more than it holds");
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
+    assert!(requests() - before < 100, "the kernel asks for each write");
+    let written = file.metadata().unwrap().len();
+    assert!(written > 1100 * MIB as u64, "{written}");
+    assert!(mounted.store.join("content/ballast").exists());
+    let full = fs::write(mounted.path("more"), b"more").unwrap_err();
+    assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
+    fs::remove_file(mounted.path("other")).unwrap();
+    drop(file);
+    until("the daemon knows of the close", || mounted.status()["open_inodes"] == 0);
+    assert_eq!(fs::metadata(mounted.path("large")).unwrap().len(), written);
+    mounted.assert_clean();
+    fs::remove_file(mounted.path("large")).unwrap();
+    until("there is room again", || fs::write(mounted.path("more"), b"more").is_ok());
+    until("what was kept is given back", || !mounted.store.join("content/ballast").exists());
+    mounted.assert_clean();
 }
 
 #[test]

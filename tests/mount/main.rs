@@ -21,6 +21,7 @@ mod many;
 mod many_life;
 mod mount8;
 mod overlay;
+mod passthrough;
 mod queue;
 mod steer;
 mod strategies;

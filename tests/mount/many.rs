@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
@@ -247,6 +247,19 @@ fn bytes_are_seen_at_once_by_open_and_by_read() {
         }
     });
     many.finish();
+}
+
+#[test]
+fn a_write_with_o_sync_is_durable_when_it_returns() {
+    let Some(many) = Many::new(2) else { return };
+    let syncs = || many.mounted.status()["documents"]["syncs"].as_u64().unwrap();
+    let mut options = File::options();
+    let file = options.write(true).create(true).custom_flags(libc::O_DSYNC).open(many.at(0, "f")).unwrap();
+    let before = syncs();
+    for at in 0..10 {
+        file.write_all_at(b"x", at).unwrap();
+    }
+    assert!(syncs() - before >= 10);
 }
 
 #[test]

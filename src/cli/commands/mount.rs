@@ -63,6 +63,7 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         }
     }
     let threads = resolved.threads(matches!(place, Place::Engine { .. }));
+    let passing = resolved.passing();
     let chosen = resolved.log;
     let log =
         arguments.daemon.then(|| daemon::log_path(&place, &arguments.mount_points, chosen)).transpose()?;
@@ -97,6 +98,7 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         locking: resolved.locking,
         settings: resolved.settings,
         tuning: resolved.tuning,
+        passing,
         threads,
         log: log.map(|path| path.display().to_string()),
     };

@@ -124,6 +124,10 @@ pub struct Status {
     /// The object store that has the bytes of large files, if one has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectsStatus>,
+    /// Which open files with a backing file the kernel reads and writes itself: `read`, those that are open to be read;
+    /// `write`, all; `off`, and why.
+    #[serde(default)]
+    pub passthrough: String,
     /// What is written and kept back, if it may be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_back: Option<WriteBackCounters>,
@@ -188,6 +192,7 @@ fn status(shared: &Shared) -> Result<Status> {
             away: objects.outage().map(Into::into),
             requests: json!(objects.counters()),
         }),
+        passthrough: shared.passthrough.status(),
         write_back: namespace.write_back(),
         locks: json!(namespace.locks().counters()),
         documents: json!(namespace.store().counters()),

@@ -89,6 +89,9 @@ impl Namespace {
                 let before = old.regular().map_or(0, |regular| regular.blocks);
                 self.cut(&pin, io, ino, (version, size), before)?;
             }
+            if let Some(size) = change.size {
+                self.resized_by_node(ino, size)?;
+            }
             Ok(self.node_after(ino, (version, node)))
         })
     }

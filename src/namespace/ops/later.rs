@@ -22,6 +22,7 @@ use super::write::{Privileges, Stamp};
 use crate::content::{CHUNKS_WRITTEN, ContentError};
 use crate::document::{Body, Ino, Key, Version};
 use crate::namespace::inodes::{Io, Pin};
+use crate::namespace::passthrough::Ahead;
 use crate::namespace::write_back::{Gathered, Lost, Pending, WriteBackCounters};
 use crate::namespace::{Namespace, NamespaceError, Result, privilege_bits};
 use crate::store::{NodeRef, StoreError};
@@ -33,6 +34,12 @@ pub enum Told {
     ByFsync,
     /// close(2).
     ByClose,
+}
+
+/// What was done to a file and its node does not say.
+pub(super) struct Unsaid {
+    waits: Option<Pending>,
+    ahead: Option<Ahead>,
 }
 
 impl Namespace {
@@ -118,11 +125,13 @@ impl Namespace {
         Ok(Some(more))
     }
 
-    /// Sends what was gathered of a file to the store, in the turn of whoever writes to it.
+    /// Sends what was gathered of a file to the store, and what the kernel has written past it, in the turn of whoever
+    /// writes to it.
     ///
     /// # Errors
     /// `BytesLost`. It is logged, and who has the file open is still to be told.
     pub(in crate::namespace) fn put(&self, pin: &Pin<'_>, io: &mut Io, ino: Ino) -> Result<()> {
+        self.catch_up(ino)?;
         let Some(gathered) = io.gathered.take() else { return Ok(()) };
         let Gathered { at, bytes, drop_privileges, .. } = &gathered;
         let written = self.write_back.pending(ino).map_or_else(|| self.now(), |pending| pending.written);
@@ -154,7 +163,7 @@ impl Namespace {
     /// # Errors
     /// `BytesLost`; each open file of it is told once more by [`Namespace::lost`].
     pub fn flush(&self, ino: Ino) -> Result<()> {
-        if self.write_back.pending(ino).is_none() {
+        if self.write_back.pending(ino).is_none() && self.passthrough.get(ino).is_none() {
             return Ok(());
         }
         let pin = self.inodes.pin(ino);
@@ -170,6 +179,7 @@ impl Namespace {
     /// Sends everything to the store, at the end of the mount. If that does not answer it is waited for once and not for
     /// each file.
     pub fn flush_all(&self) {
+        self.catch_up_all();
         let mut failed = false;
         for ino in self.write_back.files() {
             let pin = self.inodes.pin(ino);
@@ -209,7 +219,8 @@ impl Namespace {
         end: u64,
     ) -> Result<RwLockReadGuard<'a, Io>> {
         let io = pin.io.read();
-        if io.gathered.as_ref().is_none_or(|gathered| !gathered.concerns(end)) {
+        let waits = io.gathered.as_ref().is_some_and(|gathered| gathered.concerns(end));
+        if !waits && self.ahead(ino).is_none() {
             return Ok(io);
         }
         drop(io);
@@ -243,9 +254,15 @@ impl Namespace {
         self.write_back.is_on().then(|| self.write_back.counters())
     }
 
-    /// A node as it is with the bytes that wait; `pending` was looked at before the node was.
-    pub(super) fn with_pending(&self, node: NodeRef, pending: Option<Pending>) -> NodeRef {
-        let Some(pending) = pending else { return node };
+    /// What attributes have to show beyond the node of a file; to be looked at before the node is.
+    pub(super) fn unsaid(&self, ino: Ino) -> Unsaid {
+        Unsaid { waits: self.write_back.pending(ino), ahead: self.ahead(ino) }
+    }
+
+    /// A node as it is with the bytes that wait, or that the kernel has written itself.
+    pub(super) fn with_unsaid(&self, node: NodeRef, unsaid: Unsaid) -> NodeRef {
+        let node = self.with_ahead(node, unsaid.ahead);
+        let Some(pending) = unsaid.waits else { return node };
         node.changed(|node| {
             if node.ctime <= pending.written {
                 (node.mtime, node.ctime) = (pending.written, pending.written);

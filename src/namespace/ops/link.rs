@@ -48,8 +48,8 @@ impl Namespace {
                 commit = commit.at(Key::Node(ino), version);
             }
             let version = self.commit(&commit)?;
-            let pending = self.write_back.pending(ino);
-            Ok((ino, self.with_pending(self.node_after(ino, (version, linked)), pending)))
+            let unsaid = self.unsaid(ino);
+            Ok((ino, self.with_unsaid(self.node_after(ino, (version, linked)), unsaid)))
         })
     }
 }

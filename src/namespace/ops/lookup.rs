@@ -1,6 +1,6 @@
 //! Looking up names and attributes.
 
-use crate::content::Space;
+use crate::content::{BackingFiles, Space};
 use crate::document::{Body, Ino, Key, Name};
 use crate::namespace::{Found, Namespace, NamespaceError, Result};
 use crate::store::NodeRef;
@@ -19,9 +19,9 @@ impl Namespace {
             }
             match self.entry(&key)? {
                 Some((_, entry)) => {
-                    let pending = self.write_back.pending(entry.ino);
+                    let unsaid = self.unsaid(entry.ino);
                     let (_, node) = self.target(&key, entry)?;
-                    Ok((entry.ino, self.with_pending(node, pending)))
+                    Ok((entry.ino, self.with_unsaid(node, unsaid)))
                 }
                 None if self.node_or_dead(parent)?.directory().is_none() => {
                     Err(NamespaceError::NotADirectory)
@@ -36,10 +36,10 @@ impl Namespace {
     /// # Errors
     /// `NotFound` if there never was one, or it has been forgotten, or only other hosts have it open.
     pub fn attributes(&self, ino: Ino) -> Result<NodeRef> {
-        let pending = self.write_back.pending(ino);
+        let unsaid = self.unsaid(ino);
         let node = self.node_or_dead(ino)?;
         self.refuse_others(ino, &node)?;
-        Ok(self.with_pending(node, pending))
+        Ok(self.with_unsaid(node, unsaid))
     }
 
     /// The directory that `directory` is in; of the root itself.
@@ -69,7 +69,9 @@ impl Namespace {
     /// The host's.
     pub fn space(&self) -> Result<Space> {
         let mut space = self.contents.space()?;
-        let reserved = self.store.reserve_bytes().div_ceil(space.block_size.max(1));
+        let is_taken = self.contents.backing().is_some_and(BackingFiles::is_room_kept);
+        let reserved =
+            if is_taken { 0 } else { self.store.reserve_bytes().div_ceil(space.block_size.max(1)) };
         space.blocks_available = space.blocks_available.saturating_sub(reserved);
         Ok(space)
     }

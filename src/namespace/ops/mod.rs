@@ -7,6 +7,7 @@ pub mod link;
 pub mod lookup;
 pub mod make;
 pub mod open;
+pub mod passthrough;
 pub mod read;
 pub mod readdir;
 pub mod remove;

@@ -9,10 +9,23 @@ use std::collections::hash_map::Entry;
 
 use crate::document::{Ino, Key};
 use crate::namespace::collect::{delete_inode, is_apart};
-use crate::namespace::{Found, Namespace, NamespaceError, Result};
-use crate::store::Commit;
+use crate::namespace::inodes::Pin;
+use crate::namespace::{Found, Namespace, NamespaceError, Registration, Result};
+use crate::store::{Commit, NodeRef};
 
 use super::make::Make;
+use super::passthrough::{Access, Register};
+use super::write::Privileges;
+
+/// A file that was opened.
+pub struct Opened {
+    /// How the kernel reads and writes it itself, if it does.
+    pub registration: Option<Registration>,
+    /// Whether its bytes are apart from its node.
+    pub is_apart: bool,
+    /// Whether it was found to have lost privileges.
+    pub privileges: Privileges,
+}
 
 impl Namespace {
     /// Opens a file: it is kept until it is closed as often as it was opened, names or not. What is read from here on is at
@@ -21,6 +34,24 @@ impl Namespace {
     /// # Errors
     /// `NotFound` if it has been removed; `Stale` if that may have happened on another host.
     pub fn open(&self, ino: Ino) -> Result<()> {
+        self.open_as(ino, |_, _, _| Ok(None)).map(drop)
+    }
+
+    /// Opens a file that the kernel may read and write itself, if it can be registered for that: then it is, also by all
+    /// who open it while it is open.
+    ///
+    /// # Errors
+    /// As [`Namespace::open`]; the host's.
+    pub fn open_passing(&self, ino: Ino, access: Access, register: Register<'_>) -> Result<Opened> {
+        self.open_as(ino, |pin, node, others| self.pass(pin, ino, node, others, access, register))
+    }
+
+    /// `pass` says how the file is passed of which so many others have it open.
+    fn open_as(
+        &self,
+        ino: Ino,
+        pass: impl FnOnce(&Pin<'_>, &NodeRef, u64) -> Result<Option<Registration>>,
+    ) -> Result<Opened> {
         if self.is_shared() {
             // Not under the inode's turn: a server that is away would hold up who closes the file.
             let keys = [Key::Node(ino), Key::Content(ino)];
@@ -29,17 +60,21 @@ impl Namespace {
         }
         let pin = self.inodes.pin(ino);
         let mut life = pin.life.lock();
-        match self.live_node(ino) {
+        // Who is about to run the file must not find privileges that a write has taken.
+        let privileges = self.catch_up_in_turn(&pin, ino)?;
+        let node = match self.live_node(ino) {
             // Who has it open here may open it once more; others were led to it by a name that is gone.
             Ok((_, node)) if node.nlink == 0 && life.opens == 0 && self.is_shared() => {
                 return Err(NamespaceError::Stale);
             }
             Err(NamespaceError::NotFound) if self.is_shared() => return Err(NamespaceError::Stale),
-            found => drop(found?),
-        }
+            found => found?.1,
+        };
+        let is_apart = is_apart(&node);
+        let registration = pass(&pin, &node, life.opens)?;
         life.opens += 1;
         self.count_open(ino);
-        Ok(())
+        Ok(Opened { registration, is_apart, privileges })
     }
 
     /// Makes a node under a free name, and opens it.

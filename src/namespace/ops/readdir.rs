@@ -141,15 +141,19 @@ impl Namespace {
         };
         let mut offset = offset;
         loop {
+            let place_of = |at: usize| match page.items.get(at) {
+                Some((Key::Entry(_, name), _)) => Some(EntryPosition::of(name.as_bytes())),
+                _ => None,
+            };
+            let mut place = place_of(at);
             while let Some((key, stored)) = page.items.get(at) {
                 at += 1;
-                let Key::Entry(_, name) = key else { continue };
+                let (own, follower) = (place, place_of(at));
+                place = follower;
+                let (Key::Entry(_, name), Some(own)) = (key, own) else { continue };
                 let Document::Entry(Entry { ino, kind }) = *stored_document(stored)? else { continue };
-                let place = EntryPosition::of(name.as_bytes());
-                let follower = page.items.get(at).map(|(key, _)| key);
-                let shared =
-                    matches!(follower, Some(Key::Entry(_, n)) if EntryPosition::of(n.as_bytes()) == place);
-                let next = if shared { self.splits.remember(directory, name) } else { place.0 + 1 };
+                let shared = follower == Some(own);
+                let next = if shared { self.splits.remember(directory, name) } else { own.0 + 1 };
                 if !visit(&Listed { ino, name: name.as_bytes().to_vec(), kind, next }) {
                     self.rests.keep(directory, (offset, page, at - 1));
                     return Ok(());
@@ -181,7 +185,8 @@ impl Namespace {
     /// # Errors
     /// The store's.
     pub fn listed_attributes(&self, listed: &Listed) -> Result<Option<NodeRef>> {
-        Ok(self.store.node(listed.ino)?.map(|(_, node)| node))
+        let unsaid = self.unsaid(listed.ino);
+        Ok(self.store.node(listed.ino)?.map(|(_, node)| self.with_unsaid(node, unsaid)))
     }
 }
 

@@ -215,6 +215,7 @@ impl Namespace {
             let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
             let (version, privileges) = self.commit_content(ino, node, stamp, file.join(commit), delta)?;
             file.named(version);
+            self.changed_by_node(ino);
             Ok(privileges)
         });
         committed.inspect_err(|error| {
@@ -243,7 +244,7 @@ impl Namespace {
     }
 
     /// Commits a change of content with what goes with every one: times, privileges and capabilities.
-    fn commit_content(
+    pub(super) fn commit_content(
         &self,
         ino: Ino,
         node: &NodeRef,

@@ -134,8 +134,8 @@ fn an_offset_stays_good_when_its_entry_is_gone_and_after_a_remount() {
     world.finish();
 }
 
-/// Lists as the kernel does, `step` entries an answer and from a page of `limit`, until an answer is empty; returns the names
-/// seen from `offset` on.
+/// Lists as the kernel does, `step` entries an answer and from a page of `limit`, until an answer is empty; returns the
+/// names seen from `offset` on.
 fn rest_of(world: &World, directory: Ino, mut offset: u64, step: usize, limit: usize) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     loop {

@@ -339,6 +339,10 @@ impl Store for EmbeddedStore {
         self.space.admit_content(bytes)
     }
 
+    fn forget_room(&self) {
+        self.space.forget();
+    }
+
     fn reserve_bytes(&self) -> u64 {
         self.space.reserve_bytes()
     }

@@ -64,6 +64,11 @@ impl SpaceGuard {
         self.admit_bytes(bytes, self.reserve_bytes)
     }
 
+    /// The next change is let pass only after another look.
+    pub fn forget(&self) {
+        self.unwatched_bytes.store(0, Relaxed);
+    }
+
     fn admit_bytes(&self, bytes: u64, keep: u64) -> Result<(), StoreError> {
         let unwatched = self.unwatched_bytes.load(Relaxed);
         if bytes <= unwatched {
