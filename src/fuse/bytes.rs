@@ -73,17 +73,15 @@ impl Adapter {
     pub(super) fn release_file(&self, ino: INodeNo, fh: FileHandle) -> Result<(), Errno> {
         let namespace = self.namespace();
         let handle = Handle::from(fh);
-        let flushed = match handle.passed {
-            true => {
-                let access = self.0.passthrough.access_of(handle.writes);
-                namespace.close_passed(Ino(ino.0), access).map(|lost| self.tell(ino, lost))
-            }
-            false => namespace.flush(Ino(ino.0)),
+        let passed = handle.passed.then(|| self.0.passthrough.access_of(handle.writes));
+        let flushed = match passed {
+            Some(_) => Ok(()),
+            None => namespace.flush(Ino(ino.0)).map_err(failed("close", ino)),
         };
-        let flushed = flushed.map_err(failed("close", ino));
         namespace.closed(Ino(ino.0), fh.0);
         let released = self.close_handle(ino, fh);
-        let closed = namespace.close_file(Ino(ino.0)).map_err(failed("close", ino));
+        let closed = namespace.close_file_as(Ino(ino.0), passed).map_err(failed("close", ino));
+        let closed = closed.map(|privileges| self.tell(ino, privileges));
         flushed.and(closed).and(released)
     }
 

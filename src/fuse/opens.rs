@@ -111,7 +111,7 @@ impl Adapter {
                     &attr(ino, &node),
                     GENERATION,
                     self.opened(INodeNo(ino.0), true, false),
-                    cache.open_flags(),
+                    self.0.passthrough.new_file(OpenFlags(flags), cache.open_flags()),
                 );
             }
             Err(error) => reply.error(failed("create", parent)(error)),

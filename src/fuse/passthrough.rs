@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
 
-use fuser::{BackingId, FileHandle, InitFlags, KernelConfig, OpenFlags, ReplyOpen};
+use fuser::{BackingId, FileHandle, FopenFlags, InitFlags, KernelConfig, OpenFlags, ReplyOpen};
 use parking_lot::RwLock;
 
 use crate::namespace::Registration;
@@ -94,6 +94,16 @@ impl Passthrough {
         self.off.read().is_none()
     }
 
+    /// With what a new file is opened, which would else be opened with `usual`. Whoever opens it only to write fills no
+    /// pages of the kernel: they would be dropped when it is passed to its first reader, which takes as long as to read it.
+    pub(super) fn new_file(&self, flags: OpenFlags, usual: FopenFlags) -> FopenFlags {
+        let only_written = flags.0 & libc::O_ACCMODE == libc::O_WRONLY;
+        match self.is_on() && only_written && !self.access(flags).durable {
+            true => FopenFlags::FOPEN_DIRECT_IO | (usual & FopenFlags::FOPEN_NOFLUSH),
+            false => usual,
+        }
+    }
+
     /// What is passed, and if nothing is, why.
     pub(super) fn status(&self) -> String {
         match (&*self.off.read(), self.wanted) {
@@ -158,6 +168,21 @@ mod tests {
             assert_eq!(of(libc::O_RDWR | libc::O_DSYNC), Access { writes: true, passes, durable: true });
             assert_eq!(of(libc::O_RDWR | libc::O_SYNC), Access { writes: true, passes, durable: true });
         }
+    }
+
+    #[test]
+    fn a_new_file_that_is_only_written_fills_no_pages_of_the_kernel() {
+        let usual = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
+        let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
+        let of = |wanted, flags| Passthrough::new(wanted, None).new_file(OpenFlags(flags), usual);
+        assert_eq!(of(Passing::Read, libc::O_WRONLY | libc::O_APPEND), direct);
+        assert_eq!(of(Passing::Off, libc::O_WRONLY), usual);
+        assert_eq!(of(Passing::Read, libc::O_RDWR), usual);
+        assert_eq!(
+            of(Passing::Write, libc::O_WRONLY | libc::O_SYNC),
+            usual,
+            "Linux asks for no sync of direct writes"
+        );
     }
 
     #[test]

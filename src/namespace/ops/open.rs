@@ -109,12 +109,25 @@ impl Namespace {
     /// # Errors
     /// When the store fails; the next mount then collects what is left.
     pub fn close_file(&self, ino: Ino) -> Result<()> {
+        self.close_file_as(ino, None).map(drop)
+    }
+
+    /// Closes a file that was passed, if it was, for this access.
+    ///
+    /// # Errors
+    /// As [`Namespace::close_file`]; where only the node did not catch up with what the kernel has written, it does later.
+    pub fn close_file_as(&self, ino: Ino, passed: Option<Access>) -> Result<Privileges> {
         let pin = self.inodes.pin(ino);
         let mut life = pin.life.lock();
+        // In one turn: whoever opens the file in between would find it open, and not passed.
+        let caught_up = match passed {
+            Some(access) => self.no_longer_passed(&pin, ino, access),
+            None => Ok(Privileges::Kept),
+        };
         life.opens = life.opens.checked_sub(1).ok_or(NamespaceError::Invalid("the file is not open"))?;
         self.count_close(ino);
         if life.opens > 0 || !life.orphaned {
-            return Ok(());
+            return caught_up;
         }
         let backed = self.retry(|| {
             let (version, node) = self.live_node(ino)?;
@@ -131,6 +144,6 @@ impl Namespace {
         if backed {
             self.collector.remove_content(ino);
         }
-        Ok(())
+        Ok(Privileges::Kept)
     }
 }

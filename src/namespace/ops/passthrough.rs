@@ -133,19 +133,14 @@ impl Namespace {
         Ok(free >= self.store.reserve_bytes() + ROOM_BYTES)
     }
 
-    /// Somebody who had a passed file open has closed it.
-    ///
-    /// # Errors
-    /// The store's; then the node catches up later.
-    pub fn close_passed(&self, ino: Ino, access: Access) -> Result<Privileges> {
-        let pin = self.inodes.pin(ino);
-        let _life = pin.life.lock();
+    /// Somebody who had a passed file open has closed it. Called in the turn of whoever opens and closes it.
+    pub(super) fn no_longer_passed(&self, pin: &Pin<'_>, ino: Ino, access: Access) -> Result<Privileges> {
         let Some(passed) = self.passthrough.get(ino) else { return Ok(Privileges::Kept) };
         let (last, last_writer) = passed.closed(access.writes_unasked());
         if access.writes_unasked() {
             self.passthrough.writer_went();
         }
-        let caught_up = self.catch_up_in_turn(&pin, ino);
+        let caught_up = self.catch_up_in_turn(pin, ino);
         let is_ahead = caught_up.is_err() || passed.ahead().map_err(host_error)?.is_some();
         if last_writer && !is_ahead {
             self.never_ahead(ino);

@@ -16,9 +16,9 @@ fn blocks(desk: &Desk) -> u64 {
     desk.bytes / BLOCK as u64
 }
 
-/// Writes the whole file anew, and has it on the disk in the end. Counts mebibytes.
+/// Writes the whole file anew, and has it on the disk in the end. Counts mebibytes. Opened only to be written, as cp does.
 pub(crate) fn write(desk: &Desk) -> io::Result<usize> {
-    let file = sys::create_at(&desk.a, NAME)?;
+    let file = open(desk, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY)?;
     let block = vec![0x4c; BLOCK];
     for at in 0..blocks(desk) {
         file.write_all_at(&block, at * BLOCK as u64)?;
@@ -54,7 +54,7 @@ pub(crate) fn remove(desk: &Desk) -> io::Result<()> {
 }
 
 fn open(desk: &Desk, flags: i32) -> io::Result<File> {
-    Ok(File::from(sys::open_at(&desk.a, NAME, flags, 0)?))
+    Ok(File::from(sys::open_at(&desk.a, NAME, flags, 0o644)?))
 }
 
 fn anywhere(desk: &Desk, act: impl Fn(u64) -> io::Result<()>) -> io::Result<usize> {
