@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Instant, SystemTime};
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
@@ -57,7 +57,7 @@ pub(super) struct Shared {
     pub(super) mounts: OnceLock<Vec<Weak<Shared>>>,
     /// The root's attributes as the kernel was told them last.
     pub(super) root: Mutex<Option<FileAttr>>,
-    /// Requests of the kernel that were served.
+    /// Requests of the kernel that were answered, but those for control files. FORGET has no answer.
     pub(super) requests: AtomicU64,
     /// The number of the last file that was opened.
     pub(super) handles: AtomicU64,
@@ -97,8 +97,14 @@ fn reply_bytes(reply: ReplyXattr, size: u32, bytes: &[u8]) {
 }
 
 impl Adapter {
-    pub(super) fn namespace(&self) -> &Namespace {
+    /// One request more.
+    fn count(&self) {
         self.0.requests.fetch_add(1, Relaxed);
+    }
+
+    /// For one request.
+    pub(super) fn namespace(&self) -> &Namespace {
+        self.count();
         &self.0.namespace
     }
 
@@ -480,6 +486,24 @@ impl Filesystem for Adapter {
         self.aside(move |adapter| {
             reply_empty(reply, adapter.namespace().sync().map_err(failed("fsync", ino)));
         });
+    }
+
+    fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.count();
+        // Not to be kept by the kernel: it ends a listing at an offset whose entry has gone since.
+        reply.opened(FileHandle(0), FopenFlags::empty());
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.count();
+        reply.ok();
     }
 
     fn readdir(

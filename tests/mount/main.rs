@@ -23,6 +23,7 @@ mod mount8;
 mod overlay;
 mod passthrough;
 mod queue;
+mod requests;
 mod steer;
 mod strategies;
 mod times;

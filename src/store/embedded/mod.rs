@@ -77,6 +77,10 @@ struct Versions {
 const FLUSH_WAIT: Duration = Duration::from_secs(10);
 const FLUSH_POLL: Duration = Duration::from_millis(2);
 
+/// The entries that are in memory are all that were ever made since it went to a table, the removed ones too, and a listing
+/// goes over them. So they go to tables sooner than the other documents, which are not listed.
+const ENTRIES_IN_MEMORY_BYTES: u64 = 2 << 20;
+
 const ERA_SHIFT: u32 = 40;
 const ERA_SPACE: &str = "engine";
 const ERA_KEY: &[u8] = b"era";
@@ -119,7 +123,11 @@ impl EmbeddedStore {
             .worker_threads(1)
             .open()
             .map_err(opening)?;
-        let open = |kind: Kind| db.keyspace(kind.name(), KeyspaceCreateOptions::default).map_err(opening);
+        let options = |kind| match kind {
+            Kind::Entry => KeyspaceCreateOptions::default().max_memtable_size(ENTRIES_IN_MEMORY_BYTES),
+            _ => KeyspaceCreateOptions::default(),
+        };
+        let open = |kind: Kind| db.keyspace(kind.name(), || options(kind)).map_err(opening);
         let [a, b, c, d, e, f, g, h, i, j] = Kind::ALL;
         let spaces = [
             open(a)?,
