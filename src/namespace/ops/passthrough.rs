@@ -175,14 +175,25 @@ impl Namespace {
     pub(super) fn catch_up(&self, ino: Ino) -> Result<Privileges> {
         let Some(passed) = self.passthrough.get(ino) else { return Ok(Privileges::Kept) };
         let Some(ahead) = passed.ahead().map_err(host_error)? else { return Ok(Privileges::Kept) };
-        let privileges = self.retry(|| {
+        let caught_up = self.retry(|| {
             let (_, node) = self.live_node(ino)?;
             let stamp = Stamp { drop_privileges: true, at: ahead.modified().max(node.ctime) };
             let delta = NodeDelta { extent: Some(extent(&ahead)), ..NodeDelta::default() };
             Ok(self.commit_content(ino, &node, stamp, Commit::new(), delta)?.1)
-        })?;
-        passed.told(&ahead);
-        Ok(privileges)
+        });
+        match caught_up {
+            // It was removed, and nobody has it open: what a map still changes is nobody's.
+            Err(NamespaceError::NotFound) => {
+                self.never_ahead(ino);
+                self.passthrough.remove(ino);
+                Ok(Privileges::Kept)
+            }
+            caught_up => {
+                let privileges = caught_up?;
+                passed.told(&ahead);
+                Ok(privileges)
+            }
+        }
     }
 
     /// What the kernel has made of a file beyond what its node says; to be looked at before the node is.
@@ -215,15 +226,16 @@ impl Namespace {
     pub(super) fn resized_by_node(&self, ino: Ino, size: u64) -> Result<()> {
         let Some(passed) = self.passthrough.get(ino) else { return Ok(()) };
         passed.content.extend(size)?;
-        self.changed_by_node(ino);
+        self.changed_by_node(ino, size);
         Ok(())
     }
 
-    /// The file of the host was changed in the turn of its writers, and its node says so: that is no write of the kernel's,
-    /// which would set times again and take privileges.
-    pub(super) fn changed_by_node(&self, ino: Ino) {
+    /// The file of the host was changed in the turn of its writers, and its node says so, and that it has `size` bytes: that
+    /// is no write of the kernel's, which would set times again and take privileges.
+    pub(super) fn changed_by_node(&self, ino: Ino, size: u64) {
         if let Some(passed) = self.passthrough.get(ino)
             && let Ok(Some(ahead)) = passed.ahead()
+            && ahead.size() <= size
         {
             passed.told(&ahead);
         }

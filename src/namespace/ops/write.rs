@@ -215,7 +215,7 @@ impl Namespace {
             let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
             let (version, privileges) = self.commit_content(ino, node, stamp, file.join(commit), delta)?;
             file.named(version);
-            self.changed_by_node(ino);
+            self.changed_by_node(ino, size.max(size_at_least));
             Ok(privileges)
         });
         committed.inspect_err(|error| {

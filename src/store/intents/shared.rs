@@ -10,9 +10,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
-use super::{IntentStore, create_slots};
+use super::{IntentStore, create_slots, settle};
 use crate::ambient::{self, Clock};
 use crate::document::{Key, SessionId, Stored, Version};
 use crate::later::{Background, Inline, Later};
@@ -36,6 +36,8 @@ pub struct SharedIntents<C: Remote + 'static> {
     /// Reads for everybody: that needs no session.
     reader: IntentStore<C>,
     sessions: RwLock<HashMap<SessionId, Arc<IntentStore<C>>>>,
+    /// Ids of nobody whose intents could not be taken away, as the store was away or their commits were not cleaned up.
+    left: Mutex<Vec<SessionId>>,
     stopped: Stopped,
     /// Of commits; of reads it is the reader's.
     counts: Counts,
@@ -64,6 +66,7 @@ impl<C: Remote + 'static> SharedIntents<C> {
             later,
             reader,
             sessions: RwLock::default(),
+            left: Mutex::default(),
             stopped: Stopped::default(),
             counts: Counts::default(),
         }
@@ -89,18 +92,43 @@ impl<C: Remote + 'static> SharedIntents<C> {
 
     /// Two requests more than a commit of a session; these are few.
     fn commit_of_nobody(&self, commit: &Commit) -> Result<Version, CommitError> {
+        self.take_left_back();
         let id = SessionId(ambient::random_u64());
         let slots = create_slots(&self.cells, &self.clock, id, 1)?;
         let author = IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), id, slots);
         let outcome = author.commit(commit);
-        // One that has failed may have left its intent in any state: others look after it. A store that is away is not
-        // waited for.
-        if let Some(version) = author.unused_slot().filter(|_| self.cells.outage().is_none())
-            && let Err(CasError::Store(error)) = self.cells.cas(&CellKey::Slot(id, 0), Some(version), None)
-        {
-            log::debug!("an intent of nobody is left, and does no harm: {error}");
+        // One that has failed may have left its intent in any state. A store that is away is not waited for.
+        let unused = author.unused_slot().filter(|_| self.cells.outage().is_none());
+        let taken = unused.map(|version| self.cells.cas(&CellKey::Slot(id, 0), Some(version), None));
+        if !matches!(taken, Some(Ok(_) | Err(CasError::Conflict))) {
+            self.left.lock().push(id);
         }
         outcome
+    }
+
+    /// Settles and takes away what commits of nobody have left, once the store is there.
+    fn take_left_back(&self) {
+        if self.left.lock().is_empty() || self.cells.outage().is_some() {
+            return;
+        }
+        let left = std::mem::take(&mut *self.left.lock());
+        for id in left {
+            if let Err(error) = self.take_back(id) {
+                log::debug!("an intent of nobody is left for now, and does no harm: {error}");
+                self.left.lock().push(id);
+            }
+        }
+    }
+
+    /// As a recoverer does with those of a dead session: nothing can be committed by them any more, and no mark is left.
+    fn take_back(&self, id: SessionId) -> Result<(), StoreError> {
+        settle(&self.cells, &self.clock, id, 1)?;
+        let key = CellKey::Slot(id, 0);
+        let Some(found) = self.cells.read(&key)? else { return Ok(()) };
+        match self.cells.cas(&key, Some(found.version), None) {
+            Err(CasError::Store(error)) => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -129,6 +157,7 @@ impl<C: Remote + 'static> Intents for SharedIntents<C> {
         if let Some(store) = self.sessions.write().remove(&session) {
             store.fence();
         }
+        self.take_left_back();
     }
 }
 
