@@ -7,7 +7,8 @@
 //! 4. A full disk must not leave the database half written: [`space`] refuses growth while there is still room for the
 //!    database's own work.
 //! 5. A power cut tears the journal; it must open all the same, with all that was synced: [`journal`].
-//! 6. Versions never repeat, although the counter is in memory: [`Versions`] begins each opening in an era of its own.
+//! 6. Versions never repeat, although the counter is in memory: [`Turn`] begins each opening in an era of its own.
+//! 7. The database must not be asked for tables by every commit that finds its memory full: [`Turn::count`].
 
 pub mod cache;
 pub mod journal;
@@ -62,15 +63,18 @@ pub struct EmbeddedStore {
     cache: DocumentCache,
     /// Odd while a commit is between its first and its last effect on what readers may see; grows.
     changes: AtomicU64,
-    commits: Mutex<Versions>,
+    commits: Mutex<Turn>,
     space: SpaceGuard,
     stopped: Stopped,
     counts: Counts,
 }
 
-/// Hands out versions: the upper bits count the openings of the store, the lower ones the commits of this opening.
-struct Versions {
+/// What commits change one after the other.
+struct Turn {
+    /// The last version: its upper bits count the openings of the store, its lower ones the commits of this opening.
     last: u64,
+    /// How much of each kind has come into memory since it was last sent to a table, in bytes.
+    in_memory: [u64; Kind::ALL.len()],
 }
 
 /// How long closing waits for the tables.
@@ -80,12 +84,16 @@ const FLUSH_POLL: Duration = Duration::from_millis(2);
 /// The entries that are in memory are all that were ever made since it went to a table, the removed ones too, and a listing
 /// goes over them. So they go to tables sooner than the other documents, which are not listed.
 const ENTRIES_IN_MEMORY_BYTES: u64 = 2 << 20;
+/// The others are sent before the database itself would think of it, at 64 MiB.
+const OTHERS_IN_MEMORY_BYTES: u64 = 48 << 20;
+/// What a document takes there besides its key and record, at least as much as the database counts.
+const BESIDES_BYTES: usize = 128;
 
 const ERA_SHIFT: u32 = 40;
 const ERA_SPACE: &str = "engine";
 const ERA_KEY: &[u8] = b"era";
 
-impl Versions {
+impl Turn {
     fn open(space: &Keyspace) -> Result<Self, StoreError> {
         let era = match space.get(ERA_KEY).map_err(opening)? {
             Some(bytes) => u64::from_be_bytes((&*bytes).try_into().map_err(|_| StoreError::Damaged {
@@ -95,7 +103,23 @@ impl Versions {
             None => 0,
         } + 1;
         space.insert(ERA_KEY, era.to_be_bytes()).map_err(opening)?;
-        Ok(Self { last: era << ERA_SHIFT })
+        Ok(Self { last: era << ERA_SHIFT, in_memory: [0; Kind::ALL.len()] })
+    }
+
+    /// Counts what has come into memory. True if all of the kind is to go to a table now, which the caller sees to.
+    ///
+    /// Left to itself the database is asked for that by every commit that finds its memory full, until it is done. The
+    /// requests wait in a queue of bounded length, which the thread that serves it adds to and then waits for as well: a
+    /// thousand quick commits during one slow merge of tables, and it would wait for itself for ever.
+    fn count(&mut self, kind: Kind, bytes: usize) -> bool {
+        let most = if kind == Kind::Entry { ENTRIES_IN_MEMORY_BYTES } else { OTHERS_IN_MEMORY_BYTES };
+        let counted = &mut self.in_memory[kind as usize];
+        *counted += (bytes + BESIDES_BYTES) as u64;
+        let is_full = *counted >= most;
+        if is_full {
+            *counted = 0;
+        }
+        is_full
     }
 }
 
@@ -123,11 +147,7 @@ impl EmbeddedStore {
             .worker_threads(1)
             .open()
             .map_err(opening)?;
-        let options = |kind| match kind {
-            Kind::Entry => KeyspaceCreateOptions::default().max_memtable_size(ENTRIES_IN_MEMORY_BYTES),
-            _ => KeyspaceCreateOptions::default(),
-        };
-        let open = |kind: Kind| db.keyspace(kind.name(), || options(kind)).map_err(opening);
+        let open = |kind: Kind| db.keyspace(kind.name(), KeyspaceCreateOptions::default).map_err(opening);
         let [a, b, c, d, e, f, g, h, i, j] = Kind::ALL;
         let spaces = [
             open(a)?,
@@ -142,14 +162,14 @@ impl EmbeddedStore {
             open(j)?,
         ];
         let eras = db.keyspace(ERA_SPACE, KeyspaceCreateOptions::default).map_err(opening)?;
-        let versions = Versions::open(&eras)?;
+        let turn = Turn::open(&eras)?;
         Ok(Self {
             db,
             spaces,
             eras,
             cache: DocumentCache::new(tuning.document_cache_bytes),
             changes: AtomicU64::new(0),
-            commits: Mutex::new(versions),
+            commits: Mutex::new(turn),
             space: SpaceGuard::new(dir)?,
             stopped: Stopped::default(),
             counts: Counts::default(),
@@ -183,10 +203,11 @@ impl EmbeddedStore {
     /// The database's.
     pub fn start_flush(&self) -> Result<(), StoreError> {
         // All of them: the journal is kept for as long as one has something in memory.
-        for space in self.spaces.iter().chain([&self.eras]) {
-            space.rotate_memtable().map_err(|e| engine_error("the database could not be flushed", e))?;
-        }
-        Ok(())
+        self.spaces.iter().chain([&self.eras]).try_for_each(Self::send_to_table)
+    }
+
+    fn send_to_table(space: &Keyspace) -> Result<(), StoreError> {
+        space.rotate_memtable().map(drop).map_err(|e| engine_error("the database could not be flushed", e))
     }
 
     fn keyspace(&self, kind: Kind) -> &Keyspace {
@@ -216,7 +237,7 @@ impl EmbeddedStore {
 
     /// Waits for the turn to commit. A commit takes some ten microseconds, and to be put to sleep and woken takes longer: so
     /// this asks for a while before it sleeps.
-    fn turn(&self) -> MutexGuard<'_, Versions> {
+    fn turn(&self) -> MutexGuard<'_, Turn> {
         for _ in 0..TURN_TRIES {
             if let Some(turn) = self.commits.try_lock() {
                 return turn;
@@ -235,8 +256,10 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    fn write(&self, commit: &Commit, version: Version) -> Result<(), CommitError> {
+    /// Returns the kinds of which all that is in memory is to go to tables.
+    fn write(&self, turn: &mut Turn, commit: &Commit, version: Version) -> Result<Vec<Kind>, CommitError> {
         let mut batch = self.db.batch();
+        let mut full = Vec::new();
         let mut after = Vec::with_capacity(commit.writes.len());
         for write in &commit.writes {
             let key = write.key();
@@ -246,13 +269,18 @@ impl EmbeddedStore {
             };
             let encoded = key.encode();
             let document = write.apply(current.as_ref())?;
+            let mut bytes = encoded.len();
             match &document {
                 Some(document) => {
                     let record = codec::encode(&encoded, version, document)
                         .map_err(|e| StoreError::damaged(key, &e))?;
+                    bytes += record.len();
                     batch.insert(self.keyspace(key.kind()), encoded, record);
                 }
                 None => batch.remove(self.keyspace(key.kind()), encoded),
+            }
+            if turn.count(key.kind(), bytes) {
+                full.push(key.kind());
             }
             after.push((key, document));
         }
@@ -266,7 +294,8 @@ impl EmbeddedStore {
             }
         }
         self.changes.fetch_add(1, SeqCst);
-        written.map_err(|e| self.failed(engine_error("a commit could not be written", e)).into())
+        written.map_err(|e| self.failed(engine_error("a commit could not be written", e)))?;
+        Ok(full)
     }
 }
 
@@ -323,16 +352,23 @@ impl Reader for EmbeddedStore {
 
 impl Store for EmbeddedStore {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
-        let mut versions = self.turn();
+        let mut turn = self.turn();
         self.stopped.refuse()?;
         self.space.admit(commit)?;
-        let version = Version(versions.last + 1);
-        let outcome = self.check(commit).and_then(|()| self.write(commit, version));
+        let version = Version(turn.last + 1);
+        let outcome = self.check(commit).and_then(|()| self.write(&mut turn, commit, version));
         if outcome.is_ok() {
-            versions.last = version.0;
+            turn.last = version.0;
         }
+        drop(turn);
         self.counts.committed(commit, &outcome);
-        outcome.map(|()| version)
+        for kind in outcome? {
+            if let Err(error) = Self::send_to_table(self.keyspace(kind)) {
+                // The commit was made; the store says at the next one that it has stopped.
+                self.failed(error);
+            }
+        }
+        Ok(version)
     }
 
     fn sync(&self) -> Result<(), StoreError> {

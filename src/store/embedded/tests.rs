@@ -200,3 +200,28 @@ fn tear(journal: &Path, synced: u64, written: u64, unit: u64, seed: u64) {
     }
     fs::write(journal, bytes).unwrap();
 }
+
+/// The database is told that its memory is full by a queue that only its own thread empties. Should commits fill that, the
+/// thread waits for itself for ever, memory grows and closing hangs.
+#[test]
+fn commits_that_are_quicker_than_the_database_writes_tables_do_not_stop_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(dir.path(), Tuning::default()).unwrap();
+    let entry = |parent: u64, n: u64| {
+        let name = crate::document::Name::new(format!("{n:0200}").as_bytes()).unwrap();
+        Key::Entry(Ino(parent), name)
+    };
+    let kind = crate::document::FileKind::Regular;
+    for parent in 1..=20 {
+        for n in 0..10_000 {
+            let document = Document::Entry(crate::document::Entry { ino: Ino(n + 2), kind });
+            store.commit(&Commit::new().put(entry(parent, n), document)).unwrap();
+        }
+    }
+    let begun = ambient::monotonic();
+    while store.spaces.iter().any(|space| space.sealed_memtable_count() > 0) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the database writes no tables any more");
+        std::thread::sleep(FLUSH_POLL);
+    }
+    store.close().unwrap();
+}
