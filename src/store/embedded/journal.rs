@@ -1,4 +1,4 @@
-//! The tail of the database's journal after a crash.
+//! The database's journal: its tail after a crash, and its end when the store is closed.
 //!
 //! The database replays its journal when it is opened. A power cut leaves any of the pages that were never synced as
 //! zeros, and `fjall` refuses a journal in which such a page falls inside a value. What was not synced was not promised,
@@ -58,6 +58,19 @@ pub fn trim(dir: &Path, torn_pages: bool) -> Result<(), StoreError> {
     );
     let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
     file.set_len(good as u64).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+/// Empties the newest journal in `dir`, of a database that is closed and has all of it in its tables: it would replay up to
+/// 64 MiB for nothing when it is opened. The file stays, since without one the database does not look in its tables for the
+/// number of its last change.
+///
+/// # Errors
+/// The operating system's.
+pub fn clear(dir: &Path) -> Result<(), StoreError> {
+    let failed = |e: io::Error| StoreError::io(format!("the journal in {}", dir.display()), e);
+    let Some(path) = newest(dir).map_err(failed)? else { return Ok(()) };
+    let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
+    file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)
 }
 
 /// Where the last byte is that is not zero. Most of a journal is room that the database made for itself, so whole pages are

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::{Mutex, MutexGuard};
 
 use self::cache::{DocumentCache, Fetched};
@@ -176,25 +176,29 @@ impl EmbeddedStore {
         })
     }
 
-    /// Writes what is in memory to the tables, so that the next opening has no journal to replay.
+    /// Writes what is in memory to the tables. True if all that was ever committed is there then, and the journal is not
+    /// needed any more once the database is dropped.
     ///
     /// # Errors
     /// The database's.
-    pub fn close(&self) -> Result<(), StoreError> {
+    pub fn close(&self) -> Result<bool, StoreError> {
         self.sync()?;
         self.start_flush()?;
         // A database whose disk is full or gone never comes to an end. What is synced is in the journal anyway.
         let begun = ambient::monotonic();
-        while self.spaces.iter().chain([&self.eras]).any(|space| space.sealed_memtable_count() > 0) {
+        let spaces = || self.spaces.iter().chain([&self.eras]);
+        while spaces().any(|space| space.sealed_memtable_count() > 0) {
             if begun.elapsed() > FLUSH_WAIT {
                 log::warn!(
                     "the database has not flushed its memory; its journal is replayed when it is opened"
                 );
-                break;
+                self.sync()?;
+                return Ok(false);
             }
             std::thread::sleep(FLUSH_POLL);
         }
-        self.sync()
+        self.sync()?;
+        Ok(spaces().all(|space| space.tree.active_memtable().is_empty()))
     }
 
     /// Begins to write what is in memory to the tables, in the background.

@@ -90,10 +90,13 @@ impl OpenVolume {
     /// # Errors
     /// The store's.
     pub fn close(self) -> Result<(), StoreError> {
-        self.store.close()?;
-        let Self { store, ownership, .. } = self;
+        let needs_no_journal = self.store.close()?;
+        let Self { layout, store, ownership, .. } = self;
         // The database lets go of its files when the last handle is dropped: before anybody else may own the store.
-        drop(store);
+        let is_last = Arc::into_inner(store).map(drop).is_some();
+        if needs_no_journal && is_last {
+            journal::clear(&layout.db())?;
+        }
         ownership.release();
         Ok(())
     }

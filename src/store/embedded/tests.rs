@@ -86,6 +86,41 @@ fn documents_and_the_order_of_versions_outlive_a_reopening() {
     }
 }
 
+/// What is closed needs no journal, and what comes after is kept as before.
+#[test]
+fn a_store_that_was_closed_is_whole_without_its_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut last = Version(0);
+    for opening in 0..3_u64 {
+        let store = EmbeddedStore::open(dir.path(), Tuning::default()).unwrap();
+        for ino in 0..opening * 20 {
+            let found = store.get(&Key::Content(Ino(ino))).unwrap();
+            // Every tenth was removed.
+            assert_eq!(found.is_none(), ino % 10 == 9, "{ino} after {opening} closings");
+        }
+        for ino in opening * 20..(opening + 1) * 20 {
+            let version = store.commit(&Commit::new().put(Key::Content(Ino(ino)), content_of(ino))).unwrap();
+            assert!(version > last);
+            last = version;
+            if ino % 10 == 9 {
+                store.commit(&Commit::new().delete(Key::Content(Ino(ino)))).unwrap();
+            }
+        }
+        // The second time the process dies instead.
+        if opening != 1 {
+            assert!(store.close().unwrap());
+            drop(store);
+            journal::clear(dir.path()).unwrap();
+            let journals = || fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap());
+            let left: u64 = journals()
+                .filter(|e| e.path().extension().is_some_and(|e| e == "jnl"))
+                .map(|e| e.metadata().unwrap().len())
+                .sum();
+            assert_eq!(left, 0);
+        }
+    }
+}
+
 fn content_of(ino: u64) -> Document {
     Document::Content(Content { bytes: vec![ino as u8; 3000].into() })
 }
