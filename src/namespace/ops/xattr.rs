@@ -12,6 +12,10 @@ const VALUE_MAX: usize = 64 << 10;
 /// The longest name, in bytes.
 const NAME_MAX: usize = 255;
 const SGID: u32 = 0o2000;
+/// Labels are not kept: where SELinux is at work the kernel labels a FUSE mount as a whole, and asks for none and sets none
+/// here. Programs that ask for the label of each file, as `ls -l` does, ask no more once they are told so of one; else each
+/// file costs a request, since Linux remembers no answer about an attribute.
+const SELINUX: &[u8] = b"security.selinux";
 
 /// Whether an attribute may, must not or must be there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +164,9 @@ fn check_name(name: &[u8]) -> Result<()> {
     const CLASSES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     if name == acl::ACCESS || name == acl::DEFAULT {
         return Ok(());
+    }
+    if name == SELINUX {
+        return Err(NamespaceError::Unsupported("labels of SELinux"));
     }
     if name.len() > NAME_MAX {
         return Err(NamespaceError::Name(crate::document::NameError::TooLong));

@@ -56,6 +56,19 @@ fn a_directory_that_is_removed_or_replaced_takes_its_attributes_along() {
 }
 
 #[test]
+fn labels_are_not_kept_and_whoever_asks_for_one_is_told_so() {
+    let world = World::new();
+    let f = world.file(ROOT, "f");
+    let label = b"security.selinux";
+    refused!(world.get_attribute(f, label), E::Unsupported(_));
+    refused!(world.set_attribute(ADA, f, label, b"a:b:c", SetMode::Any), E::Unsupported(_));
+    refused!(world.remove_attribute(f, label), E::Unsupported(_));
+    // As to others of the class.
+    refused!(world.get_attribute(f, b"security.other"), E::NoAttribute);
+    world.finish();
+}
+
+#[test]
 fn to_make_and_to_replace_are_told_apart() {
     let world = World::new();
     let f = world.file(ROOT, "f");
