@@ -13,6 +13,8 @@ mod data;
 mod desk;
 #[path = "bench/disjoint.rs"]
 mod disjoint;
+#[path = "bench/fill.rs"]
+mod fill;
 #[path = "bench/mix.rs"]
 mod mix;
 #[path = "bench/options.rs"]
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
 fn run() -> Res<ExitCode> {
     let Some(options) = Options::from_env()? else { return Ok(ExitCode::SUCCESS) };
     let mut failures = Vec::new();
+    fill::run(&options.fill, options.threads)?;
     if !options.phases.is_empty() {
         let desks = set_up(&options)?;
         let measured = measure(&options, &desks);

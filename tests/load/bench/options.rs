@@ -12,6 +12,8 @@ bench: measures mounted filesystems beside each other (scripts/bench mounts them
   --phases NAME,...        create stat missing unlink rename rename-across mkdir rename-dir write read open-warm readdir
                            fsync remove-tree clone build (these are the default), stat-cold; data for data-write,
                            data-read, data-read-random and data-write-random (in MiB and in pages); subtree; disjoint
+  --fill DIR=N,...         first make N empty files below each of these, a thousand a directory, and leave them there;
+                           without --phases that is all
   --mounts DIR,...         mounts of one store for `disjoint`: a thread each, against all threads in the first
   --threads N              threads, each in directories of its own (default 2)
   --files N                files a thread and phase (default 2000)
@@ -40,8 +42,18 @@ impl Target {
     }
 }
 
+/// A directory to fill.
+pub(crate) struct Filling {
+    /// Where.
+    pub(crate) dir: PathBuf,
+    /// With how many files.
+    pub(crate) files: usize,
+}
+
 /// What to do.
 pub(crate) struct Options {
+    /// Before anything else.
+    pub(crate) fill: Vec<Filling>,
     /// In the order given: ratios are of the first to the second.
     pub(crate) targets: Vec<Target>,
     /// Without `subtree`.
@@ -82,7 +94,8 @@ impl Options {
         let subtree = names.iter().any(|n| n == "subtree");
         let disjoint = names.iter().any(|n| n == "disjoint");
         names.retain(|n| n != "subtree" && n != "disjoint");
-        let phases = if names.is_empty() && !subtree && !disjoint {
+        let fill: Vec<Filling> = args.take_list("--fill")?.iter().map(|f| filling(f)).collect::<Res<_>>()?;
+        let phases = if names.is_empty() && !subtree && !disjoint && fill.is_empty() {
             Phase::defaults()
         } else {
             names.iter().map(|n| Phase::named(n)).collect::<Res<Vec<_>>>()?.concat()
@@ -90,6 +103,7 @@ impl Options {
         let threads = args.take("--threads")?.unwrap_or(2);
         let megabytes: u64 = args.take("--megabytes")?.unwrap_or(1024);
         let options = Self {
+            fill,
             targets: args.take_list("--targets")?.iter().map(|t| target(t)).collect::<Res<_>>()?,
             phases,
             subtree,
@@ -138,6 +152,12 @@ impl Options {
 fn target(text: &str) -> Res<Target> {
     let (name, dir) = text.split_once('=').ok_or_else(|| format!("--targets {text}: give NAME=DIR"))?;
     Ok(Target { name: name.to_owned(), dir: PathBuf::from(dir) })
+}
+
+fn filling(text: &str) -> Res<Filling> {
+    let parsed = text.rsplit_once('=').and_then(|(dir, files)| Some((dir.into(), files.parse().ok()?)));
+    let (dir, files) = parsed.ok_or_else(|| format!("--fill {text}: give DIR=FILES"))?;
+    Ok(Filling { dir, files })
 }
 
 fn requirement(text: &str) -> Res<(String, f64)> {

@@ -2,11 +2,11 @@
 //! does not show. Each rename takes the directory to another parent, so that the locks are those of a real move.
 
 use crate::common::{self, Res, median, sys};
+use crate::fill::fill;
 use crate::options::{Options, Target};
 use std::io;
 use std::os::fd::OwnedFd;
 
-const FILES_A_DIRECTORY: usize = 1000;
 const WARM_UP: usize = 3;
 
 /// Measures every target, prints a table and returns the requirements that were missed.
@@ -46,7 +46,7 @@ fn measure(options: &Options, target: &Target) -> Res<(f64, f64)> {
     for dir in ["empty", "full"] {
         sys::mkdir_at(&sides[0], dir).map_err(text)?;
     }
-    fill(options, &sys::open_dir_at(&sides[0], "full").map_err(text)?)?;
+    fill(&sys::open_dir_at(&sides[0], "full").map_err(text)?, options.subtree_files, options.threads)?;
     let (mut empty, mut full) = (Vec::new(), Vec::new());
     for rep in 0..options.reps + WARM_UP {
         let (from, to) = (&sides[rep % 2], &sides[(rep + 1) % 2]);
@@ -66,21 +66,4 @@ fn timed_rename(from: &OwnedFd, to: &OwnedFd, name: &str) -> io::Result<f64> {
     let start = common::now();
     sys::rename_at(from, name, to, name, 0)?;
     Ok((common::now() - start).as_secs_f64())
-}
-
-/// Fills the directory by two levels: directories of [`FILES_A_DIRECTORY`] files.
-fn fill(options: &Options, top: &OwnedFd) -> Res<()> {
-    let directories = options.subtree_files.div_ceil(FILES_A_DIRECTORY);
-    let fill_some = |thread: usize| -> io::Result<()> {
-        for d in (thread..directories).step_by(options.threads) {
-            let name = format!("dir-{d:05}");
-            sys::mkdir_at(top, &name)?;
-            let dir = sys::open_dir_at(top, &name)?;
-            let files = FILES_A_DIRECTORY.min(options.subtree_files - d * FILES_A_DIRECTORY);
-            (0..files).try_for_each(|i| sys::create_at(&dir, &format!("file-{i:04}")).map(drop))?;
-        }
-        Ok(())
-    };
-    common::in_parallel("fill", 0..options.threads, |t| fill_some(t).map_err(|e| format!("filling: {e}")))?;
-    Ok(())
 }
