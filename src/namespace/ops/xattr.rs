@@ -44,6 +44,7 @@ impl Namespace {
     /// `NoAttribute`; `Unsupported` for a name in no known class.
     pub fn get_attribute(&self, ino: Ino, name: &[u8]) -> Result<Arc<[u8]>> {
         check_name(name)?;
+        refuse_label(name)?;
         if self.node_or_dead(ino)?.xattrs == 0 {
             return Err(NamespaceError::NoAttribute);
         }
@@ -82,6 +83,7 @@ impl Namespace {
         mode: SetMode,
     ) -> Result<()> {
         check_name(name)?;
+        refuse_label(name)?;
         if value.len() > VALUE_MAX {
             return Err(NamespaceError::AttributeTooLarge);
         }
@@ -165,9 +167,6 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name == acl::ACCESS || name == acl::DEFAULT {
         return Ok(());
     }
-    if name == SELINUX {
-        return Err(NamespaceError::Unsupported("labels of SELinux"));
-    }
     if name.len() > NAME_MAX {
         return Err(NamespaceError::Name(crate::document::NameError::TooLong));
     }
@@ -176,4 +175,9 @@ fn check_name(name: &[u8]) -> Result<()> {
         Some(_) => Err(NamespaceError::Invalid("an attribute without a name")),
         None => Err(NamespaceError::Unsupported("attributes of this class")),
     }
+}
+
+/// One that a store has from before can be removed.
+fn refuse_label(name: &[u8]) -> Result<()> {
+    if name == SELINUX { Err(NamespaceError::Unsupported("labels of SELinux")) } else { Ok(()) }
 }

@@ -62,7 +62,7 @@ fn labels_are_not_kept_and_whoever_asks_for_one_is_told_so() {
     let label = b"security.selinux";
     refused!(world.get_attribute(f, label), E::Unsupported(_));
     refused!(world.set_attribute(ADA, f, label, b"a:b:c", SetMode::Any), E::Unsupported(_));
-    refused!(world.remove_attribute(f, label), E::Unsupported(_));
+    refused!(world.remove_attribute(f, label), E::NoAttribute);
     // As to others of the class.
     refused!(world.get_attribute(f, b"security.other"), E::NoAttribute);
     world.finish();

@@ -17,7 +17,7 @@
 //! end   = 3 xxh3_64(items):u64 "FJL" 3
 //! ```
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ const TRAILER: &[u8] = b"FJL\x03";
 /// [`StoreError::Damaged`] if whole batches stand behind a bad one although no power was lost.
 pub fn trim(dir: &Path, torn_pages: bool) -> Result<(), StoreError> {
     let failed = |e: io::Error| StoreError::io(format!("the journal in {}", dir.display()), e);
-    let Some(path) = newest(dir).map_err(failed)? else { return Ok(()) };
+    let Some(path) = journals(dir).map_err(failed)?.pop() else { return Ok(()) };
     let bytes = fs::read(&path).map_err(failed)?;
     let good = whole_batches(&bytes);
     let rest = &bytes[good..];
@@ -60,16 +60,24 @@ pub fn trim(dir: &Path, torn_pages: bool) -> Result<(), StoreError> {
     file.set_len(good as u64).and_then(|()| file.sync_all()).map_err(failed)
 }
 
-/// Empties the newest journal in `dir`, of a database that is closed and has all of it in its tables: it would replay up to
-/// 64 MiB for nothing when it is opened. The file stays, since without one the database does not look in its tables for the
+/// Empties the journal in `dir`, of a database that is closed and has all of it in its tables: it would replay what is there
+/// for nothing when it is opened. The newest file stays, since without one the database does not look in its tables for the
 /// number of its last change.
+///
+/// Older files go first, and the oldest first of all: what is left at any moment is the end of the journal. Without the
+/// newest an older one would bring back what was removed since.
 ///
 /// # Errors
 /// The operating system's.
 pub fn clear(dir: &Path) -> Result<(), StoreError> {
     let failed = |e: io::Error| StoreError::io(format!("the journal in {}", dir.display()), e);
-    let Some(path) = newest(dir).map_err(failed)? else { return Ok(()) };
-    let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
+    let mut paths = journals(dir).map_err(failed)?;
+    let Some(newest) = paths.pop() else { return Ok(()) };
+    if !paths.is_empty() {
+        paths.iter().try_for_each(fs::remove_file).map_err(failed)?;
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
+    }
+    let file = OpenOptions::new().write(true).open(newest).map_err(failed)?;
     file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)
 }
 
@@ -82,18 +90,16 @@ fn last_written(bytes: &[u8]) -> Option<usize> {
     bytes[..behind].iter().rposition(|&byte| byte != 0)
 }
 
-fn newest(dir: &Path) -> io::Result<Option<PathBuf>> {
-    let mut newest: Option<(u64, PathBuf)> = None;
+/// The files of the journal, the oldest first.
+fn journals(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found: Vec<(u64, PathBuf)> = Vec::new();
     for item in fs::read_dir(dir)? {
         let path = item?.path();
         let number = path.file_name().and_then(|n| n.to_str()?.strip_suffix(".jnl")?.parse().ok());
-        if let Some(number) = number
-            && newest.as_ref().is_none_or(|(best, _)| number > *best)
-        {
-            newest = Some((number, path));
-        }
+        found.extend(number.map(|number| (number, path)));
     }
-    Ok(newest.map(|(_, path)| path))
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
 /// How many bytes the whole batches at the beginning of `bytes` take.

@@ -17,7 +17,7 @@ pub mod open;
 pub mod owner;
 pub mod space;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -57,6 +57,7 @@ const TURN_TRIES: usize = 400;
 
 /// The documents of an embedded store. The directory around it belongs to [`owner::Ownership`].
 pub struct EmbeddedStore {
+    dir: PathBuf,
     db: Database,
     spaces: [Keyspace; Kind::ALL.len()],
     eras: Keyspace,
@@ -83,8 +84,9 @@ const FLUSH_POLL: Duration = Duration::from_millis(2);
 
 /// The entries that are in memory are all that were ever made since it went to a table, the removed ones too, and a listing
 /// goes over them. So they go to tables sooner than the other documents, which are not listed.
-const ENTRIES_IN_MEMORY_BYTES: u64 = 2 << 20;
-/// The others are sent before the database itself would think of it, at 64 MiB.
+const ENTRIES_IN_MEMORY_BYTES: u64 = 3 << 19;
+/// The others, too, are sent before the database itself would think of it: at 64 MiB, and at 2 MiB of entries in stores that
+/// were told so when they were made.
 const OTHERS_IN_MEMORY_BYTES: u64 = 48 << 20;
 /// What a document takes there besides its key and record, at least as much as the database counts.
 const BESIDES_BYTES: usize = 128;
@@ -94,16 +96,18 @@ const ERA_SPACE: &str = "engine";
 const ERA_KEY: &[u8] = b"era";
 
 impl Turn {
-    fn open(space: &Keyspace) -> Result<Self, StoreError> {
-        let era = match space.get(ERA_KEY).map_err(opening)? {
+    fn open(eras: &Keyspace, spaces: &[Keyspace; Kind::ALL.len()]) -> Result<Self, StoreError> {
+        let era = match eras.get(ERA_KEY).map_err(opening)? {
             Some(bytes) => u64::from_be_bytes((&*bytes).try_into().map_err(|_| StoreError::Damaged {
                 key: "engine:era".to_owned(),
                 cause: format!("{} bytes instead of 8", bytes.len()),
             })?),
             None => 0,
         } + 1;
-        space.insert(ERA_KEY, era.to_be_bytes()).map_err(opening)?;
-        Ok(Self { last: era << ERA_SHIFT, in_memory: [0; Kind::ALL.len()] })
+        eras.insert(ERA_KEY, era.to_be_bytes()).map_err(opening)?;
+        // What was replayed from the journal is there already.
+        let in_memory = std::array::from_fn(|kind| spaces[kind].tree.active_memtable().size());
+        Ok(Self { last: era << ERA_SHIFT, in_memory })
     }
 
     /// Counts what has come into memory. True if all of the kind is to go to a table now, which the caller sees to.
@@ -162,8 +166,9 @@ impl EmbeddedStore {
             open(j)?,
         ];
         let eras = db.keyspace(ERA_SPACE, KeyspaceCreateOptions::default).map_err(opening)?;
-        let turn = Turn::open(&eras)?;
+        let turn = Turn::open(&eras, &spaces)?;
         Ok(Self {
+            dir: dir.to_owned(),
             db,
             spaces,
             eras,
@@ -176,12 +181,23 @@ impl EmbeddedStore {
         })
     }
 
-    /// Writes what is in memory to the tables. True if all that was ever committed is there then, and the journal is not
-    /// needed any more once the database is dropped.
+    /// Closes the database. If all of it is in its tables then, the next opening has no journal to replay.
     ///
     /// # Errors
     /// The database's.
-    pub fn close(&self) -> Result<bool, StoreError> {
+    pub fn close(self) -> Result<(), StoreError> {
+        let is_all_in_tables = self.flush()?;
+        let dir = self.dir.clone();
+        drop(self);
+        if is_all_in_tables { journal::clear(&dir) } else { Ok(()) }
+    }
+
+    /// Writes what is in memory to the tables. True if all that was ever committed is there then; it stays true for as long
+    /// as nobody commits.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn flush(&self) -> Result<bool, StoreError> {
         self.sync()?;
         self.start_flush()?;
         // A database whose disk is full or gone never comes to an end. What is synced is in the journal anyway.
@@ -263,7 +279,6 @@ impl EmbeddedStore {
     /// Returns the kinds of which all that is in memory is to go to tables.
     fn write(&self, turn: &mut Turn, commit: &Commit, version: Version) -> Result<Vec<Kind>, CommitError> {
         let mut batch = self.db.batch();
-        let mut full = Vec::new();
         let mut after = Vec::with_capacity(commit.writes.len());
         for write in &commit.writes {
             let key = write.key();
@@ -283,17 +298,18 @@ impl EmbeddedStore {
                 }
                 None => batch.remove(self.keyspace(key.kind()), encoded),
             }
-            if turn.count(key.kind(), bytes) {
-                full.push(key.kind());
-            }
-            after.push((key, document));
+            after.push((key, bytes, document));
         }
         self.changes.fetch_add(1, SeqCst);
         // Before the database shows anything new, nothing old may be left where it is not asked.
-        after.iter().for_each(|(key, _)| self.cache.remove(key));
+        after.iter().for_each(|(key, ..)| self.cache.remove(key));
         let written = batch.durability(Some(PersistMode::Buffer)).commit();
+        let mut full = Vec::new();
         if written.is_ok() {
-            for (key, document) in after {
+            for (key, bytes, document) in after {
+                if turn.count(key.kind(), bytes) {
+                    full.push(key.kind());
+                }
                 self.cache.put(key, document.map(|document| Stored { version, document: document.into() }));
             }
         }

@@ -90,12 +90,12 @@ impl OpenVolume {
     /// # Errors
     /// The store's.
     pub fn close(self) -> Result<(), StoreError> {
-        let needs_no_journal = self.store.close()?;
-        let Self { layout, store, ownership, .. } = self;
+        let Self { store, ownership, .. } = self;
         // The database lets go of its files when the last handle is dropped: before anybody else may own the store.
-        let is_last = Arc::into_inner(store).map(drop).is_some();
-        if needs_no_journal && is_last {
-            journal::clear(&layout.db())?;
+        match Arc::try_unwrap(store) {
+            Ok(store) => store.close()?,
+            // Whoever has it as well may still change it, so its journal is needed.
+            Err(shared) => shared.flush().map(drop)?,
         }
         ownership.release();
         Ok(())

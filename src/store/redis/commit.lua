@@ -4,16 +4,17 @@
 --
 -- KEYS: the version counter, the outcomes of this client, the session's document (the counter again if there is none), then
 -- for each check its document, and for each write its document, its index and, in a kind that has groups, the groups' index.
--- ARGV: lane, number, whether a session is named, channel and text of the notice, for how many seconds the outcomes are kept,
--- whether from now on, how many checks, how many writes, then the checks and the writes as `request.rs` lays them out.
+-- ARGV: lane, number, whether a session is named, channel and text of the notice, for how many seconds outcomes are kept, how
+-- many checks, how many writes, then the checks and the writes as `request.rs` lays them out.
 --
--- Numbers of 64 bits stay text: a Lua number keeps 53 of them. While this runs nobody else is served, so calls and garbage are
--- few: what is removed and what indexes gain goes in one call for each index, and the plan is tables, not closures.
+-- Numbers of 64 bits stay text: a Lua number keeps 53 of them, which is enough for the version, that only INCR changes. While
+-- this runs nobody else is served, so calls and garbage are few: what an index gains or loses goes in one call, and the plan is
+-- tables, not closures.
 
 local call, match = redis.call, string.match
 local counter, outcomes, session = KEYS[1], KEYS[2], KEYS[3]
 local lane, number = ARGV[1], tonumber(ARGV[2])
-local k, a = 3, 9 -- The last key and the last argument that were taken.
+local k, a = 3, 8 -- The last key and the last argument that were taken.
 
 -- The version of a document, or false. A document is a hash of its own or, with a field, a part of its directory's. Nothing
 -- is written before all has been looked at, so each is asked for once.
@@ -44,7 +45,7 @@ end
 
 if ARGV[3] == '1' and call('HGET', session, 'state') ~= 'live' then return {'fenced'} end
 
-local checks, writes = tonumber(ARGV[8]), tonumber(ARGV[9])
+local checks, writes = tonumber(ARGV[7]), tonumber(ARGV[8])
 for n = 1, checks do
   local kind, field = ARGV[a + 1], ARGV[a + 2]
   local version = version_of(KEYS[k + 1], field, kind == 'absent')
@@ -156,21 +157,24 @@ for n = 1, writes do
       local loss = list(losses, index)
       loss[#loss + 1] = member
       if groups then
-        call('ZCARD', groups)
+        list(losses, groups)
         groups_of[index] = {groups, group}
       end
     end
   end
 end
 
--- A call takes some thousand arguments at most.
+-- A call takes some thousand arguments at most. Without an index the items themselves are keys.
 local function in_pieces(command, index, items)
-  for from = 1, #items, 1000 do call(command, index, unpack(items, from, math.min(from + 999, #items))) end
+  for from = 1, #items, 1000 do
+    local to = math.min(from + 999, #items)
+    if index then call(command, index, unpack(items, from, to)) else call(command, unpack(items, from, to)) end
+  end
 end
 
 -- From here on nothing can be refused any more. INCR comes first: it fails if the counter is none.
 local version = string.format('%.0f', call('INCR', counter))
-for from = 1, #doomed, 1000 do call('DEL', unpack(doomed, from, math.min(from + 999, #doomed))) end
+in_pieces('DEL', nil, doomed)
 for _, field in ipairs(gone) do call('HDEL', field[1], field[2]) end
 for _, hash in ipairs(hashes) do
   hash[3] = version
@@ -182,7 +186,8 @@ for index, members in pairs(gains) do in_pieces('ZADD', index, members) end
 for index, own in pairs(groups_of) do
   if call('ZCARD', index) == 0 then call('ZREM', own[1], own[2]) end
 end
-local is_new = call('HSET', outcomes, lane, ARGV[2] .. ' ' .. version) == 1
-if is_new or ARGV[7] == '1' then call('EXPIRE', outcomes, ARGV[6]) end
+call('HSET', outcomes, lane, ARGV[2] .. ' ' .. version)
+-- To look is cheaper than to write it down for each commit: so they are kept for up to an hour less.
+if call('TTL', outcomes) < ARGV[6] - 3600 then call('EXPIRE', outcomes, ARGV[6]) end
 if ARGV[5] ~= '' then call('PUBLISH', ARGV[4], ARGV[5]) end
 return {'done', version}

@@ -5,15 +5,12 @@
 //! under way, will then be turned away. So before anything else is done a lost commit has been made or can never be made,
 //! and one that is void is made anew under the next number.
 
-use std::time::Instant;
-
-use parking_lot::Mutex;
 use redis::Value;
 
 use super::error::Failed;
 use super::link::{Held, Patience, Pool, Script};
 use super::names::Names;
-use super::request::{self, Arguments, OUTCOMES_KEPT_S, OUTCOMES_RENEWED_EVERY};
+use super::request::{self, Arguments, OUTCOMES_KEPT_S};
 use crate::ambient;
 use crate::document::Version;
 use crate::store::{Commit, CommitError, StoreError};
@@ -27,8 +24,6 @@ pub(super) struct Committer {
     names: Names,
     /// Where the server keeps what became of this client's commits.
     outcomes: String,
-    /// When a commit that the server has made was asked for that renewed how long it keeps them.
-    renewed: Mutex<Option<Instant>>,
     growing: Script,
     other: Script,
     settle: Script,
@@ -47,7 +42,6 @@ impl Committer {
     pub(super) fn new(names: Names) -> Self {
         Self {
             outcomes: names.other(&format!("outcomes:{:016x}", ambient::random_u64())),
-            renewed: Mutex::default(),
             growing: Script::new(TEXT),
             other: Script::new(TEXT.replacen("#!lua", FIRST_LINE_WHEN_FULL, 1)),
             settle: Script::new(include_str!("settle.lua")),
@@ -58,9 +52,7 @@ impl Committer {
     pub(super) fn commit(&self, pool: &Pool, commit: &Commit) -> Result<Version, CommitError> {
         const WHAT: &str = "a commit";
         let script = if commit.grows() { &self.growing } else { &self.other };
-        let now = ambient::monotonic();
-        let renews = self.renewed.lock().is_none_or(|last| now - last >= OUTCOMES_RENEWED_EVERY);
-        let mut request = request::commit(&self.names, &self.outcomes, renews, commit);
+        let mut request = request::commit(&self.names, &self.outcomes, commit);
         let mut link = pool.link();
         let mut patience = Patience::new(pool.options.patience);
         loop {
@@ -68,12 +60,7 @@ impl Committer {
             request.number(link.lane, link.number);
             let failed = match link.run(script, &request) {
                 Ok(answer) => match outcome(commit, &answer)? {
-                    Outcome::Done(version) => {
-                        if renews {
-                            *self.renewed.lock() = Some(now);
-                        }
-                        return Ok(version);
-                    }
+                    Outcome::Done(version) => return Ok(version),
                     Outcome::Not(error) => return Err(error),
                     // Only who settles makes a number void, and takes the next one.
                     Outcome::Void => return Err(unknown(pool, "its number was used twice")),

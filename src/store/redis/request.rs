@@ -1,17 +1,14 @@
 //! A commit as the keys and arguments that `commit.lua` takes. Pure.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use super::fields;
 use super::names::{Names, Place};
 use crate::document::{Key, NodeDelta};
 use crate::store::{Check, Commit, Write};
 
-/// Outcomes are kept for as long after they were last said to be; no request is under way that long.
+/// Outcomes are kept for as long after the last commit of a client, or up to an hour less; no request is under way that long.
 pub(super) const OUTCOMES_KEPT_S: u32 = 24 * 60 * 60;
-/// So often a client that commits says so. Each time is one call of the server's more.
-pub(super) const OUTCOMES_RENEWED_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// The keys and arguments of a script.
 #[derive(Clone, Debug, Default)]
@@ -45,9 +42,8 @@ impl Arguments {
     }
 }
 
-/// The request that makes `commit`, and if it `renews` has the outcomes kept for their time from now on;
-/// [`Arguments::number`] gives it its number before it is sent.
-pub(super) fn commit(names: &Names, outcomes: &str, renews: bool, commit: &Commit) -> Arguments {
+/// The request that makes `commit`; [`Arguments::number`] gives it its number before it is sent.
+pub(super) fn commit(names: &Names, outcomes: &str, commit: &Commit) -> Arguments {
     let counter = names.other("version");
     let session = commit.session.map(|id| names.place(&Key::Session(id)).key);
     let mut request = Arguments::default()
@@ -60,7 +56,6 @@ pub(super) fn commit(names: &Names, outcomes: &str, renews: bool, commit: &Commi
         .arg(names.channel())
         .arg(notice(commit))
         .arg(OUTCOMES_KEPT_S)
-        .arg(u8::from(renews))
         .arg(commit.checks.len())
         .arg(commit.writes.len());
     for check in &commit.checks {
