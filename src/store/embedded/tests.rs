@@ -122,7 +122,7 @@ fn a_store_that_was_closed_is_whole_without_its_journal() {
             fs::rename(older, &next).unwrap();
             fs::rename(copy, older).unwrap();
             journal::clear(dir.path()).unwrap();
-            assert_eq!(journals(), [next.clone()]);
+            assert_eq!(journals(), std::slice::from_ref(&next));
             assert_eq!(fs::metadata(&next).unwrap().len(), 0);
         }
     }
