@@ -7,7 +7,8 @@ use super::names::{Names, Place};
 use crate::document::{Key, NodeDelta};
 use crate::store::{Check, Commit, Write};
 
-/// Outcomes are kept for as long after the last commit of a client, or up to an hour less; no request is under way that long.
+/// Outcomes are kept for as long after the last commit of a client, or up to an hour less; no request is under way that
+/// long.
 pub(super) const OUTCOMES_KEPT_S: u32 = 24 * 60 * 60;
 
 /// The keys and arguments of a script.
