@@ -203,7 +203,7 @@ impl fmt::Display for Key {
                 write!(f, "{kind}:{ino}")
             }
             Self::Entry(parent, name) => write!(f, "{kind}:{parent}:{name}"),
-            Self::Xattr(ino, name) => write!(f, "{kind}:{ino}:{}", text::encode(name)),
+            Self::Xattr(ino, name) => write!(f, "{kind}:{ino}:{}", text::encoded(name)),
             Self::Session(id) => write!(f, "{kind}:{id}"),
             Self::Chunk(ino, index) => write!(f, "{kind}:{ino}:{index}"),
             Self::Lock(id) => write!(f, "{kind}:{id}"),

@@ -55,7 +55,7 @@ impl fmt::Debug for Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&text::encode(&self.0))
+        text::encoded(&self.0).fmt(f)
     }
 }
 

@@ -11,7 +11,12 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 
 /// Bytes as URL-encoded text.
 pub fn encode(bytes: &[u8]) -> String {
-    percent_encode(bytes, RESERVED).to_string()
+    encoded(bytes).to_string()
+}
+
+/// The same, to be written into something else.
+pub fn encoded(bytes: &[u8]) -> impl std::fmt::Display {
+    percent_encode(bytes, RESERVED)
 }
 
 /// The bytes that `text` stands for. A `%` that begins no escape stands for itself.

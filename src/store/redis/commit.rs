@@ -79,11 +79,8 @@ impl Committer {
 
     /// What became of the last commit of the link's lane: its version, or nothing, for ever.
     fn settle(&self, pool: &Pool, link: &mut Held<'_>) -> Result<Option<Version>, CommitError> {
-        let request = Arguments::default()
-            .key(self.outcomes.clone())
-            .arg(link.lane)
-            .arg(link.number)
-            .arg(OUTCOMES_KEPT_S);
+        let mut request = Arguments::default().key(&self.outcomes).arg(OUTCOMES_KEPT_S);
+        request.number(link.lane, link.number);
         let mut patience = Patience::new(pool.options.patience);
         loop {
             match link.run(&self.settle, &request) {

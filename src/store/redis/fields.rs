@@ -7,6 +7,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use redis::{Cmd, RedisWrite as _};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -15,21 +16,21 @@ use crate::document::{
     LockMode, LockRecord, Name, Node, Orphan, Regular, Session, Stored, Timestamp, Version, Volume, Xattr,
 };
 
-/// Fields and their values, one after the other.
-pub(super) type Fields = Vec<Vec<u8>>;
-
-/// Collects fields.
+/// Collects fields and their values, one after the other.
 #[derive(Default)]
-struct Writer(Fields);
+struct Writer(Cmd);
 
 impl Writer {
     fn bytes(&mut self, field: &str, value: &[u8]) -> &mut Self {
-        self.0.extend([field.as_bytes().to_vec(), value.to_vec()]);
+        self.0.write_arg(field.as_bytes());
+        self.0.write_arg(value);
         self
     }
 
     fn text(&mut self, field: &str, value: impl Display) -> &mut Self {
-        self.bytes(field, value.to_string().as_bytes())
+        self.0.write_arg(field.as_bytes());
+        self.0.write_arg_fmt(value);
+        self
     }
 
     /// What serde makes of a value, without the quotation marks if it is a string.
@@ -43,10 +44,6 @@ pub(super) fn time(time: Timestamp) -> String {
     format!("{}.{:09}", time.sec, time.nsec)
 }
 
-pub(super) fn mode(mode: u32) -> String {
-    format!("{mode:04o}")
-}
-
 pub(super) fn place(place: ContentPlace) -> &'static str {
     match place {
         ContentPlace::Empty => "empty",
@@ -57,12 +54,12 @@ pub(super) fn place(place: ContentPlace) -> &'static str {
 }
 
 /// The document without its version. Of an entry this is what follows the version in its JSON text.
-pub(super) fn write(document: &Document) -> Fields {
+pub(super) fn write(document: &Document) -> Cmd {
     let mut fields = Writer::default();
     match document {
         Document::Entry(entry) => {
             let json = serde_json::to_vec(entry).unwrap_or_default();
-            return vec![json.get(1..).unwrap_or_default().to_vec()];
+            fields.0.write_arg(json.get(1..).unwrap_or_default());
         }
         Document::Volume(volume) => {
             fields
@@ -134,7 +131,7 @@ pub(super) fn write(document: &Document) -> Fields {
 fn write_node(fields: &mut Writer, node: &Node) {
     fields
         .word("kind", node.kind())
-        .text("mode", mode(node.mode))
+        .text("mode", format_args!("{:04o}", node.mode))
         .text("uid", node.uid)
         .text("gid", node.gid)
         .text("nlink", node.nlink)

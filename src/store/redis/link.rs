@@ -48,7 +48,7 @@ impl Script {
 
     fn request(name: &str, which: &str, arguments: &Arguments) -> Cmd {
         let mut command = cmd(name);
-        command.arg(which).arg(arguments.keys.len()).arg(&arguments.keys).arg(&arguments.args);
+        command.arg(which).arg(arguments);
         command
     }
 }

@@ -124,11 +124,13 @@ impl RedisStore {
 
 /// Adds the request for a document.
 fn request(names: &Names, requests: &mut redis::Pipeline, key: &Key) {
-    let place = names.place(key);
-    match key {
-        Key::Entry(..) => requests.cmd("HGET").arg(place.key).arg(place.field),
-        _ => requests.cmd("HGETALL").arg(place.key),
-    };
+    let is_field = matches!(key, Key::Entry(..));
+    let mut command = cmd(if is_field { "HGET" } else { "HGETALL" });
+    names.add_document(&mut command, key);
+    if is_field {
+        command.arg(names::field(key));
+    }
+    requests.add_command(command);
 }
 
 /// The document that the server sent.

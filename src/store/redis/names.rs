@@ -7,6 +7,10 @@
 //! read it: numbers with as many digits as there can be, the place of an entry before its name. Kinds whose keys begin with
 //! an inode have an index for each inode, their *group*, and one of all groups.
 
+use std::io::{self, Write};
+
+use redis::{Cmd, RedisWrite as _};
+
 use crate::document::{EntryPosition, Ino, Key, Kind, Name, SessionId};
 
 /// The digits of the greatest inode number.
@@ -16,21 +20,6 @@ const DIGITS: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Names {
     tag: String,
-}
-
-/// Where a document stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    /// The key of the hash.
-    pub(super) key: Vec<u8>,
-    /// The field of it that is the document; empty if all fields are.
-    pub(super) field: Vec<u8>,
-    /// The index that lists it.
-    pub(super) index: Vec<u8>,
-    /// Its member there.
-    pub(super) member: Vec<u8>,
-    /// Its group, if the kind has groups: the index of groups, and the group's member there.
-    pub(super) group: Option<(Vec<u8>, String)>,
 }
 
 impl Names {
@@ -63,23 +52,36 @@ impl Names {
         format!("{}index:{}:{group}", self.tag, kind.name())
     }
 
-    pub(super) fn place(&self, key: &Key) -> Place {
-        let kind = key.kind();
-        let (own, field) = match key {
-            Key::Entry(parent, name) => (format!("{}:{parent}", kind.name()), name.as_bytes().to_vec()),
-            _ => (key.to_string(), Vec::new()),
-        };
-        let (index, group) = match group(key) {
-            Some(ino) => (self.group_index(kind, ino), Some((self.index(kind).into_bytes(), number(ino.0)))),
-            None => (self.index(kind), None),
-        };
-        Place {
-            key: self.other(&own).into_bytes(),
-            field,
-            index: index.into_bytes(),
-            member: member(key),
-            group,
+    /// Adds the key of the hash in which a document stands.
+    pub(super) fn add_document(&self, to: &mut Cmd, key: &Key) {
+        match key {
+            Key::Entry(parent, _) => to.write_arg_fmt(format_args!("{}entry:{parent}", self.tag)),
+            _ => to.write_arg_fmt(format_args!("{}{key}", self.tag)),
         }
+    }
+
+    /// Adds the key of the index that lists a document.
+    pub(super) fn add_index(&self, to: &mut Cmd, key: &Key) {
+        let kind = key.kind().name();
+        match group(key) {
+            Some(ino) => to.write_arg_fmt(format_args!("{}index:{kind}:{ino}", self.tag)),
+            None => to.write_arg_fmt(format_args!("{}index:{kind}", self.tag)),
+        }
+    }
+
+    /// Adds the key of the index of groups that lists the group of a document, if it has one.
+    pub(super) fn add_groups(&self, to: &mut Cmd, key: &Key) {
+        if group(key).is_some() {
+            to.write_arg_fmt(format_args!("{}index:{}", self.tag, key.kind().name()));
+        }
+    }
+}
+
+/// The field that is the document; empty if all fields of the hash are.
+pub(super) fn field(key: &Key) -> &[u8] {
+    match key {
+        Key::Entry(_, name) => name.as_bytes(),
+        _ => &[],
     }
 }
 
@@ -107,18 +109,37 @@ pub(super) fn position(position: EntryPosition) -> String {
 
 /// The member of a key in the index of its kind, or of its group.
 pub(super) fn member(key: &Key) -> Vec<u8> {
+    let mut member = Vec::new();
+    let _ = write_member(&mut member, key); // Memory takes everything.
+    member
+}
+
+/// Adds the member of a key.
+pub(super) fn add_member(to: &mut Cmd, key: &Key) {
+    let _ = write_member(&mut to.writer_for_next_arg(), key); // As above.
+}
+
+/// Adds the member of its group in the index of groups; empty if it has none.
+pub(super) fn add_group(to: &mut Cmd, key: &Key) {
+    match group(key) {
+        Some(ino) => to.write_arg_fmt(format_args!("{:0DIGITS$}", ino.0)),
+        None => to.write_arg(&[]),
+    }
+}
+
+fn write_member(to: &mut impl Write, key: &Key) -> io::Result<()> {
     match key {
-        Key::Volume => key.kind().name().into(),
+        Key::Volume => to.write_all(key.kind().name().as_bytes()),
         Key::Node(ino) | Key::Content(ino) | Key::Orphan(ino) | Key::Advisory(ino) => {
-            number(ino.0).into_bytes()
+            write!(to, "{:0DIGITS$}", ino.0)
         }
-        Key::Chunk(_, index) => number(*index).into_bytes(),
-        Key::Session(id) => id.to_string().into_bytes(),
-        Key::Lock(id) => id.as_bytes().to_vec(),
-        Key::Xattr(_, name) => name.to_vec(),
+        Key::Chunk(_, index) => write!(to, "{index:0DIGITS$}"),
+        Key::Session(id) => write!(to, "{id}"),
+        Key::Lock(id) => to.write_all(id.as_bytes()),
+        Key::Xattr(_, name) => to.write_all(name),
         Key::Entry(_, name) => {
-            let place = position(EntryPosition::of(name.as_bytes()));
-            [place.as_bytes(), b":", name.as_bytes()].concat()
+            write!(to, "{}:", position(EntryPosition::of(name.as_bytes())))?;
+            to.write_all(name.as_bytes())
         }
     }
 }
@@ -144,6 +165,7 @@ pub(super) fn key(kind: Kind, group: &[u8], member: &[u8]) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::request::given;
     use proptest::prelude::*;
 
     fn keys() -> impl Strategy<Value = Key> {
@@ -191,14 +213,18 @@ mod tests {
     fn keys_can_be_read() {
         let names = Names::new("lockwood");
         let text = |key: &str| {
-            let place = names.place(&key.parse::<Key>().unwrap());
-            [place.key, place.index, place.member].map(|bytes| String::from_utf8(bytes).unwrap())
+            let (key, mut place) = (key.parse::<Key>().unwrap(), Cmd::new());
+            names.add_document(&mut place, &key);
+            names.add_index(&mut place, &key);
+            add_member(&mut place, &key);
+            let texts = given(&place).map(|arg| String::from_utf8(arg.to_vec()).unwrap());
+            texts.collect::<Vec<_>>()
         };
         let nodes = ["{lockwood}:node:17", "{lockwood}:index:node", "00000000000000000017"];
         assert_eq!(text("node:17"), nodes);
         assert_eq!(text("lock:%2Fclinton")[0], "{lockwood}:lock:%2Fclinton");
-        let [key, index, member] = text("entry:17:a%20b");
-        assert_eq!((&*key, &*index), ("{lockwood}:entry:17", "{lockwood}:index:entry:17"));
+        let [key, index, member] = &text("entry:17:a%20b")[..] else { panic!() };
+        assert_eq!((&**key, &**index), ("{lockwood}:entry:17", "{lockwood}:index:entry:17"));
         assert!(member.ends_with(":a b"), "{member}");
     }
 }

@@ -146,9 +146,9 @@ impl fmt::Display for Durability {
 /// [`OpenError`] says what to do.
 pub fn open(url: &str, options: Options) -> Result<(RedisStore, Volume), OpenError> {
     let (store, server) = connect(url, options)?;
-    let volume = store.names.place(&Key::Volume).key;
     let mut request = redis::cmd("HGET");
-    request.arg(volume).arg("format");
+    store.names.add_document(&mut request, &Key::Volume);
+    request.arg("format");
     let format = eagerly(&store.pool, |link| link.ask(&request))?;
     if let Ok(Some(format)) = redis::from_redis_value::<Option<String>>(format)
         && format.parse::<u32>().is_ok_and(|format| format > FORMAT_VERSION)

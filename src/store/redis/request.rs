@@ -1,9 +1,11 @@
 //! A commit as the keys and arguments that `commit.lua` takes. Pure.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
+
+use redis::{Arg, Cmd, RedisWrite, ToRedisArgs};
 
 use super::fields;
-use super::names::{Names, Place};
+use super::names::{self, Names};
 use crate::document::{Key, NodeDelta};
 use crate::store::{Check, Commit, Write};
 
@@ -11,48 +13,72 @@ use crate::store::{Check, Commit, Write};
 /// long.
 pub(super) const OUTCOMES_KEPT_S: u32 = 24 * 60 * 60;
 
-/// The keys and arguments of a script.
+/// The keys and arguments of a script, each lot in one piece of memory.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
-    pub(super) keys: Vec<Vec<u8>>,
-    pub(super) args: Vec<Vec<u8>>,
+    keys: Cmd,
+    /// Which commit of which lane it is: the first two arguments of what has them.
+    number: Option<[u64; 2]>,
+    args: Cmd,
 }
 
 impl Arguments {
     /// One more key.
-    pub fn key(mut self, key: impl Into<Vec<u8>>) -> Self {
-        self.keys.push(key.into());
+    pub fn key(mut self, key: impl Display) -> Self {
+        self.keys.write_arg_fmt(key);
         self
     }
 
     /// One more argument that is no key.
-    pub fn arg(mut self, arg: impl ToString) -> Self {
-        self.args.push(arg.to_string().into_bytes());
+    pub fn arg(mut self, arg: impl Display) -> Self {
+        self.args.write_arg_fmt(arg);
         self
     }
 
-    fn add(&mut self, args: impl IntoIterator<Item = Vec<u8>>) {
-        self.args.extend(args);
+    /// The same, of any bytes.
+    pub(super) fn bytes(mut self, arg: &[u8]) -> Self {
+        self.args.write_arg(arg);
+        self
     }
 
-    /// Replaces which commit of which lane it is; the first two arguments.
+    /// Says which commit of which lane it is.
     pub(super) fn number(&mut self, lane: u64, number: u64) {
-        for (slot, value) in self.args.iter_mut().zip([lane, number]) {
-            *slot = value.to_string().into_bytes();
-        }
+        self.number = Some([lane, number]);
+    }
+
+    fn add(&mut self, args: &[&str]) {
+        args.iter().for_each(|arg| self.args.write_arg(arg.as_bytes()));
+    }
+}
+
+/// What a command has been given so far.
+pub(super) fn given(command: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
+    command.args_iter().map(|arg| match arg {
+        Arg::Simple(bytes) => bytes,
+        _ => &[], // A cursor, which nothing here adds.
+    })
+}
+
+/// How many keys, the keys, and the other arguments: what follows the script.
+impl ToRedisArgs for Arguments {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let keys = given(&self.keys);
+        out.write_arg_fmt(keys.len());
+        keys.for_each(|key| out.write_arg(key));
+        self.number.iter().flatten().for_each(|number| out.write_arg_fmt(number));
+        given(&self.args).for_each(|arg| out.write_arg(arg));
     }
 }
 
 /// The request that makes `commit`; [`Arguments::number`] gives it its number before it is sent.
 pub(super) fn commit(names: &Names, outcomes: &str, commit: &Commit) -> Arguments {
     let counter = names.other("version");
-    let session = commit.session.map(|id| names.place(&Key::Session(id)).key);
-    let mut request = Arguments::default()
-        .key(counter.clone())
-        .key(outcomes)
-        .key(session.unwrap_or(counter.into_bytes()))
-        .arg(0)
-        .arg(0)
+    let mut request = Arguments::default().key(&counter).key(outcomes);
+    match commit.session {
+        Some(id) => names.add_document(&mut request.keys, &Key::Session(id)),
+        None => request.keys.write_arg(counter.as_bytes()),
+    }
+    let mut request = request
         .arg(u8::from(commit.session.is_some()))
         .arg(names.channel())
         .arg(notice(commit))
@@ -60,17 +86,10 @@ pub(super) fn commit(names: &Names, outcomes: &str, commit: &Commit) -> Argument
         .arg(commit.checks.len())
         .arg(commit.writes.len());
     for check in &commit.checks {
-        let Place { key, field, .. } = names.place(check.key());
-        let (kind, version) = match check {
-            Check::Version(_, version) => ("version", version.0.to_string()),
-            Check::Absent(_) => ("absent", String::new()),
-            Check::Exists(_) => ("exists", String::new()),
-        };
-        request.keys.push(key);
-        request.add([kind.into(), field, version.into_bytes()]);
+        add_check(&mut request, names, check);
     }
     for write in &commit.writes {
-        add_write(&mut request, names.place(write.key()), write);
+        add_write(&mut request, names, write);
     }
     request
 }
@@ -87,51 +106,73 @@ fn notice(commit: &Commit) -> String {
     notice
 }
 
-fn add_write(request: &mut Arguments, place: Place, write: &Write) {
-    request.keys.push(place.key);
+fn add_check(request: &mut Arguments, names: &Names, check: &Check) {
+    let key = check.key();
+    names.add_document(&mut request.keys, key);
+    let kind = match check {
+        Check::Version(..) => "version",
+        Check::Absent(_) => "absent",
+        Check::Exists(_) => "exists",
+    };
+    request.add(&[kind]);
+    request.args.write_arg(names::field(key));
+    match check {
+        Check::Version(_, version) => request.args.write_arg_fmt(version.0),
+        Check::Absent(_) | Check::Exists(_) => request.add(&[""]),
+    }
+}
+
+fn add_write(request: &mut Arguments, names: &Names, write: &Write) {
+    let key = write.key();
+    names.add_document(&mut request.keys, key);
     let kind = match write {
         Write::Put(..) => "put",
         Write::Delete(_) => "delete",
         Write::Merge(_, delta) => {
-            request.add(["merge".into()]);
+            request.add(&["merge"]);
             return add_merge(request, delta);
         }
     };
-    request.keys.push(place.index);
-    let (groups, group) = place.group.unzip();
-    request.keys.extend(groups);
-    request.add([kind.into(), place.field, place.member, group.unwrap_or_default().into_bytes()]);
+    names.add_index(&mut request.keys, key);
+    names.add_groups(&mut request.keys, key);
+    request.add(&[kind]);
+    request.args.write_arg(names::field(key));
+    names::add_member(&mut request.args, key);
+    names::add_group(&mut request.args, key);
     if let Write::Put(_, document) = write {
-        add_counted(request, fields::write(document));
+        add_counted(request, &fields::write(document));
     }
 }
 
-fn add_counted(request: &mut Arguments, fields: fields::Fields) {
-    request.add([fields.len().to_string().into_bytes()]);
-    request.add(fields);
+fn add_counted(request: &mut Arguments, fields: &Cmd) {
+    let fields = given(fields);
+    request.args.write_arg_fmt(fields.len());
+    fields.for_each(|field| request.args.write_arg(field));
 }
 
 fn add_merge(request: &mut Arguments, delta: &NodeDelta) {
     let NodeDelta { children, nlink, xattrs, atime, mtime, ctime, mode_clear, reparent, extent } = delta;
     let needs_directory = *children != 0 || reparent.is_some();
-    let kind = [(needs_directory, "d"), (extent.is_some(), "r")];
-    let kind: String = kind.iter().filter(|(needed, _)| *needed).map(|(_, letter)| *letter).collect();
     let size = extent.map_or(0, |extent| extent.size_at_least);
-    let numbers = [children.to_string(), nlink.to_string(), xattrs.to_string(), mode_clear.to_string()];
-    request.add(numbers.map(String::into_bytes));
-    request.add([kind.into_bytes(), size.to_string().into_bytes()]);
-    let mut set = Vec::new();
+    request.args.arg(*children).arg(*nlink).arg(*xattrs).arg(*mode_clear);
+    request.add(&[match (needs_directory, extent) {
+        (true, Some(_)) => "dr",
+        (true, None) => "d",
+        (false, Some(_)) => "r",
+        (false, None) => "",
+    }]);
+    request.args.write_arg_fmt(size);
+    let mut set = Cmd::new();
     let times = [("atime", atime), ("mtime", mtime), ("ctime", ctime)];
     for (field, time) in times.into_iter().filter_map(|(field, time)| Some((field, (*time)?))) {
-        set.extend([field.into(), fields::time(time).into_bytes()]);
+        set.write_arg(field.as_bytes());
+        set.write_arg_fmt(fields::time(time));
     }
     if let Some((parent, name)) = reparent {
-        set.extend(["parent".into(), parent.to_string().into_bytes()]);
-        set.extend(["name".into(), name.as_bytes().to_vec()]);
+        set.arg("parent").arg(parent.0).arg("name").arg(name.as_bytes());
     }
     if let Some(extent) = extent {
-        set.extend(["blocks".into(), extent.blocks.to_string().into_bytes()]);
-        set.extend(["place".into(), fields::place(extent.place).into()]);
+        set.arg("blocks").arg(extent.blocks).arg("place").arg(fields::place(extent.place));
     }
-    add_counted(request, set);
+    add_counted(request, &set);
 }

@@ -40,10 +40,13 @@ pub(super) fn request(names: &Names, scan: &Scan, keys_only: bool) -> Arguments 
         Start::At(_) | Start::First => (None, b"-".to_vec()),
     };
     let group = group.or(begin_in).map_or_else(String::new, |ino| names::number(ino.0));
-    let mut arguments =
-        Arguments::default().key(index).arg(names.tag()).arg(kind.name()).arg(form).arg(group);
-    arguments.args.push(from);
-    arguments
+    Arguments::default()
+        .key(index)
+        .arg(names.tag())
+        .arg(kind.name())
+        .arg(form)
+        .arg(group)
+        .bytes(&from)
         .arg(scan.limit.clamp(1, PAGE_MAX))
         .arg(u8::from(matches!(scan.range, Range::Entries(_))))
         .arg(u8::from(keys_only))
