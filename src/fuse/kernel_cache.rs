@@ -300,16 +300,18 @@ impl Watcher for KernelCache {
 }
 
 impl Listener for KernelCache {
-    fn notice(&self, notice: Notice) {
+    fn notice(&self, notice: &Notice) {
         let Notice::Changed { keys, .. } = notice else { return }; // What is old ends by itself, soon.
         let guard = self.connection.read();
         let Some(connection) = &*guard else { return };
         for key in keys {
             match key {
-                Key::Entry(directory, name) if self.knows(directory) => self.names.name(directory, name),
-                Key::Node(ino) if self.knows(ino) => {
-                    connection.attributes(ino);
-                    self.notices.content(ino);
+                Key::Entry(directory, name) if self.knows(*directory) => {
+                    self.names.name(*directory, name.clone());
+                }
+                Key::Node(ino) if self.knows(*ino) => {
+                    connection.attributes(*ino);
+                    self.notices.content(*ino);
                 }
                 _ => continue,
             }

@@ -252,8 +252,8 @@ struct ToldByOthers {
 }
 
 impl Listener for ToldByOthers {
-    fn notice(&self, notice: Notice) {
-        if !matches!(notice, Notice::Changed { by: Some(session), .. } if session == self.session) {
+    fn notice(&self, notice: &Notice) {
+        if !matches!(notice, Notice::Changed { by: Some(session), .. } if *session == self.session) {
             self.cache.notice(notice);
         }
     }

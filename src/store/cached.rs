@@ -337,8 +337,8 @@ impl Store for CachedStore {
 }
 
 impl Listener for Memory {
-    fn notice(&self, notice: Notice) {
-        match &notice {
+    fn notice(&self, notice: &Notice) {
+        match notice {
             Notice::Changed { by: Some(session), .. } if self.own.read().contains(session) => {}
             Notice::Changed { keys, .. } => {
                 for key in keys {
@@ -350,7 +350,7 @@ impl Listener for Memory {
         // After the memory has forgotten: who is told, and asks, gets what is new.
         let listeners = self.listeners.lock().clone();
         for listener in listeners {
-            listener.notice(notice.clone());
+            listener.notice(notice);
         }
     }
 }

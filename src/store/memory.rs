@@ -67,8 +67,9 @@ impl MemoryStore {
         if keys.is_empty() {
             return;
         }
+        let notice = Notice::Changed { by: commit.session, keys };
         for listener in &*self.listeners.lock() {
-            listener.notice(Notice::Changed { by: commit.session, keys: keys.clone() });
+            listener.notice(&notice);
         }
     }
 }

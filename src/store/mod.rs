@@ -251,7 +251,7 @@ pub enum Notice {
 pub trait Listener: Send + Sync {
     /// Called by a thread of the store's, soon after each change of others (and of one's own), in no order that means
     /// anything. Must not call the store.
-    fn notice(&self, notice: Notice);
+    fn notice(&self, notice: &Notice);
 }
 
 /// What sessions need of a store that makes its commits out of intents.

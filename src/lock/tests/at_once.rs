@@ -87,7 +87,7 @@ fn shares_of_others_are_met_and_left_alone() {
 struct Told(AtomicUsize, ThreadId);
 
 impl Listener for Told {
-    fn notice(&self, notice: Notice) {
+    fn notice(&self, notice: &Notice) {
         let Notice::Changed { keys, .. } = notice else { return };
         let is_of_lock = keys.iter().any(|key| key.kind() == Kind::Lock) && current().id() == self.1;
         self.0.fetch_add(usize::from(is_of_lock), Relaxed);

@@ -109,12 +109,12 @@ impl Drop for Waiting<'_> {
 }
 
 impl Listener for Waits {
-    fn notice(&self, notice: Notice) {
+    fn notice(&self, notice: &Notice) {
         match notice {
             Notice::Changed { keys, .. } => {
                 for key in keys {
                     if let Key::Advisory(ino) = key {
-                        self.ring(ino);
+                        self.ring(*ino);
                     }
                 }
             }
@@ -134,12 +134,12 @@ mod tests {
     fn a_change_between_the_look_and_the_sleep_is_heard() {
         let waits = Waits::default();
         let mut waiting = waits.join(Ino(7));
-        waits.notice(Notice::Changed { by: None, keys: vec![Key::Advisory(Ino(7))] });
+        waits.notice(&Notice::Changed { by: None, keys: vec![Key::Advisory(Ino(7))] });
         assert!(waiting.sleep(LONG));
         waiting.listen();
-        waits.notice(Notice::Changed { by: None, keys: vec![Key::Advisory(Ino(8)), Key::Node(Ino(7))] });
+        waits.notice(&Notice::Changed { by: None, keys: vec![Key::Advisory(Ino(8)), Key::Node(Ino(7))] });
         assert!(!waiting.sleep(Duration::from_millis(10)), "rung by what does not concern it");
-        waits.notice(Notice::Lost);
+        waits.notice(&Notice::Lost);
         assert!(waiting.sleep(LONG));
         drop(waiting);
         assert!(waits.state.lock().inodes.is_empty());

@@ -102,7 +102,7 @@ impl Clock for Bell {
 }
 
 impl Listener for Bell {
-    fn notice(&self, notice: Notice) {
+    fn notice(&self, notice: &Notice) {
         match notice {
             Notice::Changed { keys, .. } => {
                 if keys.iter().any(|key| key.kind() == Kind::Lock) {
@@ -136,9 +136,9 @@ mod tests {
                 begun.elapsed()
             });
             let changed = |key| Notice::Changed { by: None, keys: vec![key] };
-            bell.notice(changed(Key::Volume));
+            bell.notice(&changed(Key::Volume));
             while !sleeper.is_finished() {
-                bell.notice(changed(Key::Lock("%2Fa".into())));
+                bell.notice(&changed(Key::Lock("%2Fa".into())));
                 std::thread::sleep(Duration::from_millis(1));
             }
             sleeper.join().unwrap()
@@ -150,14 +150,14 @@ mod tests {
     fn only_a_session_that_is_not_known_is_new() {
         let bell = Bell::new();
         let notice = |session| {
-            bell.notice(Notice::Changed { by: None, keys: vec![Key::Session(SessionId(session))] });
+            bell.notice(&Notice::Changed { by: None, keys: vec![Key::Session(SessionId(session))] });
             bell.take_new_session()
         };
         assert!(!bell.take_new_session());
         assert!(notice(1) && notice(2));
         bell.know([1, 2].map(SessionId).into_iter());
         assert!(!notice(1) && !notice(2) && notice(3));
-        bell.notice(Notice::Lost);
+        bell.notice(&Notice::Lost);
         assert!(bell.take_new_session() && !bell.take_new_session());
     }
 }

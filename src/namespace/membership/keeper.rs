@@ -67,10 +67,10 @@ impl Shared {
 struct Ear(Weak<Shared>);
 
 impl Listener for Ear {
-    fn notice(&self, notice: Notice) {
+    fn notice(&self, notice: &Notice) {
         let Some(shared) = self.0.upgrade() else { return };
         match notice {
-            Notice::Changed { keys, .. } => shared.locks.kept_changed(Some(&keys)),
+            Notice::Changed { keys, .. } => shared.locks.kept_changed(Some(keys)),
             Notice::Lost => shared.locks.kept_changed(None),
         }
     }

@@ -12,8 +12,8 @@ use crate::store::{Check, Commit, CommitError, Listener, Notice, Store};
 struct Noted(Mutex<Vec<Notice>>);
 
 impl Listener for Noted {
-    fn notice(&self, notice: Notice) {
-        self.0.lock().push(notice);
+    fn notice(&self, notice: &Notice) {
+        self.0.lock().push(notice.clone());
     }
 }
 

@@ -195,7 +195,7 @@ fn hear(pool: &Pool, listeners: &Listeners, connection: Connection) {
     let tell = |notice: Notice| {
         let listeners = listeners.lock().clone();
         for listener in listeners {
-            listener.notice(notice.clone());
+            listener.notice(&notice);
         }
     };
     let mut connection = Some(connection);

@@ -86,7 +86,7 @@ impl Shared {
 
     fn tell(&self, notice: &Notice) {
         for listener in &*self.listeners.lock() {
-            listener.notice(notice.clone());
+            listener.notice(notice);
         }
     }
 

@@ -202,8 +202,8 @@ fn forgotten_scripts_are_sent_again() {
 struct Noted(Mutex<Vec<Notice>>);
 
 impl Listener for Noted {
-    fn notice(&self, notice: Notice) {
-        self.0.lock().push(notice);
+    fn notice(&self, notice: &Notice) {
+        self.0.lock().push(notice.clone());
     }
 }
 
