@@ -24,11 +24,9 @@ fn first_mapped(file: &File) -> u8 {
         libc::mmap(std::ptr::null_mut(), 1, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
     };
     assert_ne!(map, libc::MAP_FAILED);
-    // A page that cannot be had is an error here, and would be SIGBUS, which ends all tests, at the first touch. Linux may
-    // still have the old size: it does not take the answer of a stat that a notice has overtaken, and a fault does not ask.
+    // A page that cannot be had is an error here, and would be SIGBUS, which ends all tests, at the first touch.
     // SAFETY: the page of this map.
-    let populate = || succeeded(unsafe { libc::madvise(map, 1, libc::MADV_POPULATE_READ) });
-    let populated = populate().or_else(|_| file.metadata().and_then(|_| populate()));
+    let populated = succeeded(unsafe { libc::madvise(map, 1, libc::MADV_POPULATE_READ) });
     populated.unwrap_or_else(|error| panic!("a map of the file has no page: {error}"));
     // SAFETY: the first byte of the map; then it is unmapped, and nobody uses it any more.
     let (byte, unmapped) = unsafe { (map.cast::<u8>().read_volatile(), libc::munmap(map, 1)) };
