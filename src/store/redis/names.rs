@@ -7,14 +7,12 @@
 //! read it: numbers with as many digits as there can be, the place of an entry before its name. Kinds whose keys begin with
 //! an inode have an index for each inode, their *group*, and one of all groups.
 
+use std::fmt::{self, Display};
 use std::io::{self, Write};
 
 use redis::{Cmd, RedisWrite as _};
 
 use crate::document::{EntryPosition, Ino, Key, Kind, Name, SessionId};
-
-/// The digits of the greatest inode number.
-const DIGITS: usize = 20;
 
 /// The keys of one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,38 +40,56 @@ impl Names {
         self.other("notices")
     }
 
-    /// The index of a kind: of its documents or, if it has groups, of these.
-    pub(super) fn index(&self, kind: Kind) -> String {
-        format!("{}index:{}", self.tag, kind.name())
-    }
-
-    /// The index of one group.
-    pub(super) fn group_index(&self, kind: Kind, group: Ino) -> String {
-        format!("{}index:{}:{group}", self.tag, kind.name())
+    /// The index of a kind: of its documents or, if it has groups, of these; or of one group.
+    pub(super) fn index(&self, kind: Kind, group: Option<Ino>) -> Index<'_> {
+        Index { tag: &self.tag, kind, group }
     }
 
     /// Adds the key of the hash in which a document stands.
     pub(super) fn add_document(&self, to: &mut Cmd, key: &Key) {
         match key {
-            Key::Entry(parent, _) => to.write_arg_fmt(format_args!("{}entry:{parent}", self.tag)),
+            Key::Entry(parent, _) => {
+                to.write_arg_fmt(format_args!("{}{}:{parent}", self.tag, key.kind().name()));
+            }
             _ => to.write_arg_fmt(format_args!("{}{key}", self.tag)),
         }
     }
 
     /// Adds the key of the index that lists a document.
     pub(super) fn add_index(&self, to: &mut Cmd, key: &Key) {
-        let kind = key.kind().name();
-        match group(key) {
-            Some(ino) => to.write_arg_fmt(format_args!("{}index:{kind}:{ino}", self.tag)),
-            None => to.write_arg_fmt(format_args!("{}index:{kind}", self.tag)),
-        }
+        to.write_arg_fmt(self.index(key.kind(), group(key)));
     }
 
     /// Adds the key of the index of groups that lists the group of a document, if it has one.
     pub(super) fn add_groups(&self, to: &mut Cmd, key: &Key) {
         if group(key).is_some() {
-            to.write_arg_fmt(format_args!("{}index:{}", self.tag, key.kind().name()));
+            to.write_arg_fmt(self.index(key.kind(), None));
         }
+    }
+}
+
+/// The key of an index, to be written out.
+pub(super) struct Index<'a> {
+    tag: &'a str,
+    kind: Kind,
+    group: Option<Ino>,
+}
+
+impl Display for Index<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}index:{}", self.tag, self.kind.name())?;
+        self.group.map_or(Ok(()), |group| write!(f, ":{group}"))
+    }
+}
+
+/// A number as a member: its order as text is its order.
+pub(super) struct Digits(pub(super) u64);
+
+impl Display for Digits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// As many as the greatest number has.
+        const DIGITS: usize = 20;
+        write!(f, "{:0DIGITS$}", self.0)
     }
 }
 
@@ -97,11 +113,6 @@ pub(super) fn has_groups(kind: Kind) -> bool {
     matches!(kind, Kind::Entry | Kind::Xattr | Kind::Chunk)
 }
 
-/// A number as a member: its order as text is its order.
-pub(super) fn number(value: u64) -> String {
-    format!("{value:0DIGITS$}")
-}
-
 /// What the members of entries at or behind a place begin at.
 pub(super) fn position(position: EntryPosition) -> String {
     format!("{:016x}", position.0)
@@ -122,7 +133,7 @@ pub(super) fn add_member(to: &mut Cmd, key: &Key) {
 /// Adds the member of its group in the index of groups; empty if it has none.
 pub(super) fn add_group(to: &mut Cmd, key: &Key) {
     match group(key) {
-        Some(ino) => to.write_arg_fmt(format_args!("{:0DIGITS$}", ino.0)),
+        Some(ino) => to.write_arg_fmt(Digits(ino.0)),
         None => to.write_arg(&[]),
     }
 }
@@ -131,9 +142,9 @@ fn write_member(to: &mut impl Write, key: &Key) -> io::Result<()> {
     match key {
         Key::Volume => to.write_all(key.kind().name().as_bytes()),
         Key::Node(ino) | Key::Content(ino) | Key::Orphan(ino) | Key::Advisory(ino) => {
-            write!(to, "{:0DIGITS$}", ino.0)
+            write!(to, "{}", Digits(ino.0))
         }
-        Key::Chunk(_, index) => write!(to, "{index:0DIGITS$}"),
+        Key::Chunk(_, index) => write!(to, "{}", Digits(*index)),
         Key::Session(id) => write!(to, "{id}"),
         Key::Lock(id) => to.write_all(id.as_bytes()),
         Key::Xattr(_, name) => to.write_all(name),
@@ -189,7 +200,7 @@ mod tests {
     proptest! {
         #[test]
         fn members_stand_in_the_order_of_encoded_keys(a in keys(), b in keys()) {
-            let of = |key: &Key| (group(key).map(|ino| number(ino.0)), member(key));
+            let of = |key: &Key| (group(key).map(|ino| Digits(ino.0).to_string()), member(key));
             if a.kind() == b.kind() {
                 prop_assert_eq!(of(&a).cmp(&of(&b)), a.encode().cmp(&b.encode()), "{} {}", a, b);
             }
@@ -197,7 +208,7 @@ mod tests {
 
         #[test]
         fn keys_survive_being_members(a in keys()) {
-            let ino = group(&a).map(|ino| number(ino.0)).unwrap_or_default();
+            let ino = group(&a).map(|ino| Digits(ino.0).to_string()).unwrap_or_default();
             prop_assert_eq!(key(a.kind(), ino.as_bytes(), &member(&a)), Some(a));
         }
 

@@ -172,7 +172,7 @@ pub fn open(url: &str, options: Options) -> Result<(RedisStore, Volume), OpenErr
 pub fn format(url: &str, options: Options, commit: &Commit) -> Result<RedisStore, OpenError> {
     let (store, server) = connect(url, options)?;
     let mut remains = redis::cmd("EXISTS");
-    remains.arg(store.names.other("version")).arg(store.names.index(Kind::Node));
+    remains.arg(store.names.other("version")).arg(store.names.index(Kind::Node, None).to_string());
     let occupied = |what| OpenError::Occupied { server: server.clone(), what };
     if store.get(&Key::Volume)?.is_some() {
         return Err(occupied("there is a volume"));

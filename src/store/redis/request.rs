@@ -46,8 +46,8 @@ impl Arguments {
         self.number = Some([lane, number]);
     }
 
-    fn add(&mut self, args: &[&str]) {
-        args.iter().for_each(|arg| self.args.write_arg(arg.as_bytes()));
+    fn add(&mut self, arg: &str) {
+        self.args.write_arg(arg.as_bytes());
     }
 }
 
@@ -109,16 +109,16 @@ fn notice(commit: &Commit) -> String {
 fn add_check(request: &mut Arguments, names: &Names, check: &Check) {
     let key = check.key();
     names.add_document(&mut request.keys, key);
-    let kind = match check {
-        Check::Version(..) => "version",
-        Check::Absent(_) => "absent",
-        Check::Exists(_) => "exists",
+    let (kind, version) = match check {
+        Check::Version(_, version) => ("version", Some(version.0)),
+        Check::Absent(_) => ("absent", None),
+        Check::Exists(_) => ("exists", None),
     };
-    request.add(&[kind]);
+    request.add(kind);
     request.args.write_arg(names::field(key));
-    match check {
-        Check::Version(_, version) => request.args.write_arg_fmt(version.0),
-        Check::Absent(_) | Check::Exists(_) => request.add(&[""]),
+    match version {
+        Some(version) => request.args.write_arg_fmt(version),
+        None => request.add(""),
     }
 }
 
@@ -129,13 +129,13 @@ fn add_write(request: &mut Arguments, names: &Names, write: &Write) {
         Write::Put(..) => "put",
         Write::Delete(_) => "delete",
         Write::Merge(_, delta) => {
-            request.add(&["merge"]);
+            request.add("merge");
             return add_merge(request, delta);
         }
     };
     names.add_index(&mut request.keys, key);
     names.add_groups(&mut request.keys, key);
-    request.add(&[kind]);
+    request.add(kind);
     request.args.write_arg(names::field(key));
     names::add_member(&mut request.args, key);
     names::add_group(&mut request.args, key);
@@ -155,12 +155,12 @@ fn add_merge(request: &mut Arguments, delta: &NodeDelta) {
     let needs_directory = *children != 0 || reparent.is_some();
     let size = extent.map_or(0, |extent| extent.size_at_least);
     request.args.arg(*children).arg(*nlink).arg(*xattrs).arg(*mode_clear);
-    request.add(&[match (needs_directory, extent) {
+    request.add(match (needs_directory, extent) {
         (true, Some(_)) => "dr",
         (true, None) => "d",
         (false, Some(_)) => "r",
         (false, None) => "",
-    }]);
+    });
     request.args.write_arg_fmt(size);
     let mut set = Cmd::new();
     let times = [("atime", atime), ("mtime", mtime), ("ctime", ctime)];

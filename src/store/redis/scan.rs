@@ -31,7 +31,7 @@ pub(super) fn request(names: &Names, scan: &Scan, keys_only: bool) -> Arguments 
         None if names::has_groups(kind) => "groups",
         None => "flat",
     };
-    let index = group.map_or_else(|| names.index(kind), |ino| names.group_index(kind, ino));
+    let index = names.index(kind, group);
     let (begin_in, from) = match &scan.start {
         Start::After(key) => (names::group(key), [b"(".to_vec(), names::member(key)].concat()),
         Start::At(position) if matches!(scan.range, Range::Entries(_)) => {
@@ -39,7 +39,7 @@ pub(super) fn request(names: &Names, scan: &Scan, keys_only: bool) -> Arguments 
         }
         Start::At(_) | Start::First => (None, b"-".to_vec()),
     };
-    let group = group.or(begin_in).map_or_else(String::new, |ino| names::number(ino.0));
+    let group = group.or(begin_in).map_or_else(String::new, |ino| names::Digits(ino.0).to_string());
     Arguments::default()
         .key(index)
         .arg(names.tag())
