@@ -31,6 +31,9 @@
 //! 6. What other hosts change is told when it has happened, late, twice or never ([`Listener`]). So with other hosts nothing
 //!    that the kernel is given lasts longer than the cache's time to live, and names are let go of one by one, by threads
 //!    that may wait.
+//! 7. A map ends where the kernel thinks that the file ends, and a fault does not ask. Who opens a file, asks for its size
+//!    and maps it is to find all that was closed before. So a late notice must not overtake the answer of that size: an open
+//!    notes the version that it has found ([`KernelCache::opened`]), and notices up to it are not passed on any more.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -41,13 +44,13 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use fuser::{FopenFlags, INodeNo, InitFlags, Notifier};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::convert::FOREVER;
 use super::names::Names;
 use super::notices::Notices;
 use crate::ambient;
-use crate::document::{Document, Ino, Key};
+use crate::document::{Document, Ino, Key, Version};
 use crate::namespace::Watcher;
 use crate::rules::{self, Rule};
 use crate::store::{Listener, Notice, Write};
@@ -80,6 +83,8 @@ struct Given {
     /// How often it was given it and has not forgotten it.
     times: u64,
     is_file: bool,
+    /// The newest version of it that an open has found, after which the kernel was told to ask again.
+    opened: Version,
 }
 
 /// Nobody waits longer until another kernel has let go of the names of a directory that was moved.
@@ -215,6 +220,34 @@ impl KernelCache {
         }
     }
 
+    /// The kernel is about to be told that a file is open, which was found at this version. It asks again for what it knows
+    /// of it, and hears of no change up to that version any more.
+    pub(super) fn opened(&self, ino: Ino, at: Version) {
+        let Sharing::Hosts(_) = self.sharing else { return };
+        let connection = self.connection.read();
+        let mut known = self.shard(ino).lock();
+        if let Some(given) = known.get_mut(&ino) {
+            given.opened = given.opened.max(at);
+        }
+        if let Some(connection) = &*connection {
+            connection.attributes(ino);
+        }
+        drop(known);
+        // What is on its way already was sent before.
+        self.notices.settle(ino);
+    }
+
+    /// Whether the kernel is to be told of a change that was made at this version, if that is known: it has the inode, and
+    /// no open has found the change. While what is returned is kept no open is answered that does.
+    fn is_news(&self, ino: Ino, at: Option<Version>) -> Option<MutexGuard<'_, Known>> {
+        let known = self.shard(ino).lock();
+        let is_news = match known.get(&ino) {
+            Some(given) => at.is_none_or(|at| at > given.opened),
+            None => ino == Ino::ROOT,
+        };
+        is_news.then_some(known)
+    }
+
     /// How often this kernel was told of a change through another mount.
     pub(super) fn told(&self) -> u64 {
         self.told.load(Relaxed)
@@ -225,7 +258,7 @@ impl KernelCache {
         if self.sharing != Sharing::Alone {
             let mut known = self.shard(ino).lock();
             let given = known.entry(ino).or_default();
-            *given = Given { times: given.times + 1, is_file };
+            *given = Given { times: given.times + 1, is_file, ..*given };
         }
     }
 
@@ -301,7 +334,7 @@ impl Watcher for KernelCache {
 
 impl Listener for KernelCache {
     fn notice(&self, notice: &Notice) {
-        let Notice::Changed { keys, .. } = notice else { return }; // What is old ends by itself, soon.
+        let Notice::Changed { at, keys, .. } = notice else { return }; // What is old ends by itself, soon.
         let guard = self.connection.read();
         let Some(connection) = &*guard else { return };
         for key in keys {
@@ -309,9 +342,11 @@ impl Listener for KernelCache {
                 Key::Entry(directory, name) if self.knows(*directory) => {
                     self.names.name(*directory, name.clone());
                 }
-                Key::Node(ino) if self.knows(*ino) => {
+                Key::Node(ino) => {
+                    let Some(is_news) = self.is_news(*ino, *at) else { continue };
                     connection.attributes(*ino);
                     self.notices.content(*ino);
+                    drop(is_news);
                 }
                 _ => continue,
             }
@@ -375,6 +410,22 @@ mod tests {
         cache.take_back(Ino(7), 1);
         cache.give(Ino(7), true);
         assert!(cache.knows(Ino(7)), "what was taken back too often does not count");
+    }
+
+    #[test]
+    fn what_an_open_has_found_is_no_news() {
+        let cache = KernelCache::new(Sharing::Hosts(Duration::from_secs(1)));
+        let is_news = |at: Option<u64>| cache.is_news(Ino(7), at.map(Version)).is_some();
+        assert!(!is_news(None) && cache.is_news(Ino::ROOT, None).is_some());
+        cache.give(Ino(7), true);
+        assert!(is_news(Some(1)));
+        cache.opened(Ino(7), Version(5));
+        cache.opened(Ino(7), Version(4));
+        cache.give(Ino(7), true);
+        assert_eq!([Some(4), Some(5), Some(6), None].map(is_news), [false, false, true, true]);
+        cache.take_back(Ino(7), 2);
+        cache.give(Ino(7), true);
+        assert!(is_news(Some(4)), "the kernel had forgotten it");
     }
 
     #[test]

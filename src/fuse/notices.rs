@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::ambient;
 use crate::document::Ino;
@@ -22,8 +22,22 @@ use crate::document::Ino;
 pub(super) struct Notices {
     queue: Mutex<Option<Sender<Notice>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Inodes whose bytes the kernel is about to be told of: once is enough, however often they change until then.
-    content: Arc<Mutex<HashSet<Ino>>>,
+    content: Arc<Content>,
+}
+
+/// Inodes whose bytes the kernel is told of.
+#[derive(Default)]
+struct Content {
+    state: Mutex<ContentState>,
+    told: Condvar,
+}
+
+#[derive(Default)]
+struct ContentState {
+    /// About to be: once is enough, however often they change until then.
+    queued: HashSet<Ino>,
+    /// At this moment.
+    telling: Option<Ino>,
 }
 
 enum Notice {
@@ -33,6 +47,8 @@ enum Notice {
     Content(Ino),
 }
 
+/// No open waits longer for what is on its way to the kernel.
+const SETTLE_WAIT: Duration = Duration::from_millis(20);
 /// Nobody waits longer for the kernel to take a notice.
 const TELL_WAIT: Duration = Duration::from_secs(5);
 
@@ -60,8 +76,13 @@ impl Notices {
                         let _ = told.send(()); // Who has given up waiting need not know.
                     }
                     Notice::Content(ino) => {
-                        content.lock().remove(&ino); // First, so that a change from here on is told again.
+                        let mut state = content.state.lock();
+                        state.queued.remove(&ino); // First, so that a change from here on is told again.
+                        state.telling = Some(ino);
+                        drop(state);
                         tell(ino, 0);
+                        content.state.lock().telling = None;
+                        content.told.notify_all();
                     }
                 }
             }
@@ -81,9 +102,17 @@ impl Notices {
 
     /// Tells the kernel soon that what it has of the bytes of `ino` is old.
     pub(super) fn content(&self, ino: Ino) {
-        if self.content.lock().insert(ino) {
+        if self.content.state.lock().queued.insert(ino) {
             self.send(Notice::Content(ino));
         }
+    }
+
+    /// Waits until nothing that was to be told of the bytes of `ino` is on its way; not for long, since the kernel may be
+    /// waiting for a page that the caller is to read.
+    pub(super) fn settle(&self, ino: Ino) {
+        let is_told = |state: &mut ContentState| state.queued.contains(&ino) || state.telling == Some(ino);
+        // In vain: it is told later, as it always may be.
+        let _ = self.content.told.wait_while_for(&mut self.content.state.lock(), is_told, SETTLE_WAIT);
     }
 
     fn send(&self, notice: Notice) -> bool {

@@ -60,7 +60,7 @@ impl Adapter {
             Err(error) => return reply.error(failed("open", ino)(error)),
         };
         // Whatever it was told of the file, and when: that is not known here.
-        self.0.cache.ask_again(Ino(ino.0));
+        self.0.cache.opened(Ino(ino.0), opened.version);
         self.tell(ino, opened.privileges);
         let mut flags = self.0.cache.open_flags();
         if opened.is_apart && passthrough.is_on() {

@@ -62,12 +62,12 @@ impl MemoryStore {
         Ok(version)
     }
 
-    fn tell(&self, commit: &Commit) {
+    fn tell(&self, commit: &Commit, at: Version) {
         let keys: Vec<Key> = commit.told().cloned().collect();
         if keys.is_empty() {
             return;
         }
-        let notice = Notice::Changed { by: commit.session, keys };
+        let notice = Notice::Changed { at: Some(at), by: commit.session, keys };
         for listener in &*self.listeners.lock() {
             listener.notice(&notice);
         }
@@ -121,8 +121,8 @@ impl Store for MemoryStore {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
         let outcome = self.apply(commit);
         self.counts.committed(commit, &outcome);
-        if outcome.is_ok() {
-            self.tell(commit);
+        if let Ok(version) = &outcome {
+            self.tell(commit, *version);
         }
         outcome
     }

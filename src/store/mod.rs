@@ -17,6 +17,7 @@ pub mod embedded;
 pub mod engine;
 pub mod intents;
 pub mod memory;
+mod notice;
 pub mod opensearch;
 mod outage;
 pub mod postgres;
@@ -33,6 +34,7 @@ use crate::document::{Document, Ino, Key, Node, SessionId, Stored, Version};
 use crate::later::Later;
 
 pub use commit::{Check, Commit, CommitError, Write};
+pub use notice::{Listener, Notice};
 pub use outage::Outage;
 pub(crate) use outage::Outages;
 pub use scan::{Range, Scan, Start};
@@ -231,27 +233,6 @@ impl Capabilities {
     pub fn tells_versions_of(&self, commit: &Commit) -> bool {
         self.one_version || commit.writes.len() == 1
     }
-}
-
-/// What a store that others change as well tells of their changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// These documents were written or deleted.
-    Changed {
-        /// The session whose commit it was, if it named one.
-        by: Option<SessionId>,
-        /// Which documents.
-        keys: Vec<Key>,
-    },
-    /// Notices may have been lost: any document may have changed.
-    Lost,
-}
-
-/// Whoever wants to know what others change.
-pub trait Listener: Send + Sync {
-    /// Called by a thread of the store's, soon after each change of others (and of one's own), in no order that means
-    /// anything. Must not call the store.
-    fn notice(&self, notice: &Notice);
 }
 
 /// What sessions need of a store that makes its commits out of intents.

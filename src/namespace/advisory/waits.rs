@@ -134,10 +134,14 @@ mod tests {
     fn a_change_between_the_look_and_the_sleep_is_heard() {
         let waits = Waits::default();
         let mut waiting = waits.join(Ino(7));
-        waits.notice(&Notice::Changed { by: None, keys: vec![Key::Advisory(Ino(7))] });
+        waits.notice(&Notice::Changed { at: None, by: None, keys: vec![Key::Advisory(Ino(7))] });
         assert!(waiting.sleep(LONG));
         waiting.listen();
-        waits.notice(&Notice::Changed { by: None, keys: vec![Key::Advisory(Ino(8)), Key::Node(Ino(7))] });
+        waits.notice(&Notice::Changed {
+            at: None,
+            by: None,
+            keys: vec![Key::Advisory(Ino(8)), Key::Node(Ino(7))],
+        });
         assert!(!waiting.sleep(Duration::from_millis(10)), "rung by what does not concern it");
         waits.notice(&Notice::Lost);
         assert!(waiting.sleep(LONG));

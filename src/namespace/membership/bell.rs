@@ -135,7 +135,7 @@ mod tests {
                 bell.sleep(Duration::from_secs(30));
                 begun.elapsed()
             });
-            let changed = |key| Notice::Changed { by: None, keys: vec![key] };
+            let changed = |key| Notice::Changed { at: None, by: None, keys: vec![key] };
             bell.notice(&changed(Key::Volume));
             while !sleeper.is_finished() {
                 bell.notice(&changed(Key::Lock("%2Fa".into())));
@@ -150,7 +150,11 @@ mod tests {
     fn only_a_session_that_is_not_known_is_new() {
         let bell = Bell::new();
         let notice = |session| {
-            bell.notice(&Notice::Changed { by: None, keys: vec![Key::Session(SessionId(session))] });
+            bell.notice(&Notice::Changed {
+                at: None,
+                by: None,
+                keys: vec![Key::Session(SessionId(session))],
+            });
             bell.take_new_session()
         };
         assert!(!bell.take_new_session());

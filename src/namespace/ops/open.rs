@@ -7,7 +7,7 @@
 
 use std::collections::hash_map::Entry;
 
-use crate::document::{Ino, Key};
+use crate::document::{Ino, Key, Version};
 use crate::namespace::collect::{delete_inode, is_apart};
 use crate::namespace::inodes::Pin;
 use crate::namespace::{Found, Namespace, NamespaceError, Registration, Result, privilege_bits};
@@ -21,6 +21,8 @@ use super::write::Privileges;
 pub struct Opened {
     /// How the kernel reads and writes it itself, if it does.
     pub registration: Option<Registration>,
+    /// The version of its node that was found.
+    pub version: Version,
     /// Whether its bytes are apart from its node.
     pub is_apart: bool,
     /// Whether it was found to have lost privileges.
@@ -62,13 +64,13 @@ impl Namespace {
         let mut life = pin.life.lock();
         // Who is about to run the file must not find privileges that a write has taken.
         let caught_up = self.catch_up_in_turn(&pin, ino);
-        let node = match self.live_node(ino) {
+        let (version, node) = match self.live_node(ino) {
             // Who has it open here may open it once more; others were led to it by a name that is gone.
             Ok((_, node)) if node.nlink == 0 && life.opens == 0 && self.is_shared() => {
                 return Err(NamespaceError::Stale);
             }
             Err(NamespaceError::NotFound) if self.is_shared() => return Err(NamespaceError::Stale),
-            found => found?.1,
+            found => found?,
         };
         let privileges = match caught_up {
             // It catches up later. A store that takes no change is no reason not to read.
@@ -82,7 +84,7 @@ impl Namespace {
         let registration = pass(&pin, &node, life.opens)?;
         life.opens += 1;
         self.count_open(ino);
-        Ok(Opened { registration, is_apart, privileges })
+        Ok(Opened { registration, version, is_apart, privileges })
     }
 
     /// Makes a node under a free name, and opens it.

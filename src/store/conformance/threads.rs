@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::{directory, entry, name, node, put, session};
-use crate::document::{Document, Ino, Key, LockRecord, NodeDelta, SessionId, SessionState, Timestamp};
+use crate::document::{
+    Document, Ino, Key, LockRecord, NodeDelta, SessionId, SessionState, Timestamp, Version,
+};
 use crate::store::{Check, Commit, CommitError, Listener, Notice, Store};
 
 struct Noted(Mutex<Vec<Notice>>);
@@ -26,25 +28,32 @@ pub(super) fn changes_are_told(store: &dyn Store) {
     let noted = Arc::new(Noted(Mutex::default()));
     store.listen(Arc::clone(&noted) as Arc<dyn Listener>).unwrap();
     let parent = Key::Entry(Ino(4), name("\u{fc}: %"));
-    store.commit(&Commit::new().put(parent.clone(), entry(5)).put(node(5), directory(0)).by(id)).unwrap();
+    let make = Commit::new().put(parent.clone(), entry(5)).put(node(5), directory(0)).by(id);
+    let made = store.commit(&make).unwrap();
     let [unawaited, lock] = ["a", "b"].map(|id| Key::Lock(id.into()));
     let held = || Document::Lock(LockRecord { path: Vec::new(), holders: Vec::new(), waiters: Vec::new() });
     store.commit(&Commit::new().put(unawaited.clone(), held()).unawaited()).unwrap();
     let release = Commit::new().delete(unawaited.clone()).unawaited();
-    store.commit(&Commit::new().delete(parent.clone()).and(release)).unwrap();
-    store.commit(&Commit::new().put(lock.clone(), held())).unwrap();
-    let told = |session: Option<SessionId>, key: &Key| {
+    let removed = store.commit(&Commit::new().delete(parent.clone()).and(release)).unwrap();
+    let locked = store.commit(&Commit::new().put(lock.clone(), held())).unwrap();
+    let told = |version: Version, session: Option<SessionId>, key: &Key| {
         noted.0.lock().iter().any(|notice| match notice {
-            Notice::Changed { by, keys } => *by == session && keys.contains(key),
+            Notice::Changed { at, by, keys } => *at == Some(version) && *by == session && keys.contains(key),
             Notice::Lost => false,
         })
     };
     let begun = crate::ambient::monotonic();
-    while !(told(Some(id), &parent) && told(Some(id), &node(5)) && told(None, &parent) && told(None, &lock)) {
+    let all_told = || {
+        let all_made = told(made, Some(id), &parent) && told(made, Some(id), &node(5));
+        all_made && told(removed, None, &parent) && told(locked, None, &lock)
+    };
+    while !all_told() {
         assert!(begun.elapsed().as_secs() < 10, "not told: {:?}", noted.0.lock());
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    assert!(!told(None, &unawaited), "{:?}", noted.0.lock());
+    let of_unawaited =
+        |notice: &Notice| matches!(notice, Notice::Changed { keys, .. } if keys.contains(&unawaited));
+    assert!(!noted.0.lock().iter().any(of_unawaited), "{:?}", noted.0.lock());
 }
 
 pub(super) fn merges_at_once(store: &dyn Store) {

@@ -109,9 +109,11 @@ impl Store for PostgresStore {
         self.stopped.refuse()?;
         let done = commit::commit(&self.pool, commit);
         self.counts.committed(commit, &done);
-        // If nobody knows, it may have been made, and then others must look.
-        if matches!(done, Ok(_) | Err(CommitError::Store(StoreError::Unknown(_)))) {
-            self.notices.tell(commit);
+        match &done {
+            Ok(version) => self.notices.tell(commit, Some(*version)),
+            // It may have been made, and then others must look.
+            Err(CommitError::Store(StoreError::Unknown(_))) => self.notices.tell(commit, None),
+            Err(_) => {}
         }
         done
     }

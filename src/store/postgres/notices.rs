@@ -1,7 +1,7 @@
 //! Who changed what, told by NOTIFY and heard by LISTEN, each on a connection and a thread of its own.
 //!
-//! A payload is the session (or `-`) and the keys as text, separated by blanks, and stays below the 8000 bytes that the
-//! server takes. Notices of a few milliseconds go together. What could not be sent or heard becomes [`Notice::Lost`].
+//! A payload is the text of a notice, and stays below the 8000 bytes that the server takes. Notices of a few
+//! milliseconds go together. What could not be sent or heard becomes [`Notice::Lost`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,9 @@ use super::pool::{Pool, jittered};
 use super::value::Value;
 use super::{Commit, Listener, Notice, error};
 use crate::ambient;
-use crate::document::{Key, SessionId};
+use crate::document::{Key, SessionId, Version};
 use crate::store::StoreError;
+use crate::store::notice::word;
 
 const PAYLOAD_MAX: usize = 7900;
 const GATHER: Duration = Duration::from_millis(3);
@@ -29,6 +30,7 @@ const NOTIFY: &str = "SELECT pg_notify($1, $2)";
 const GLANCE: Duration = Duration::from_millis(100);
 
 struct Told {
+    at: Option<Version>,
     by: Option<SessionId>,
     keys: Vec<Key>,
 }
@@ -57,15 +59,15 @@ impl Notices {
         })
     }
 
-    /// Tells of a commit, soon.
-    pub(super) fn tell(&self, commit: &Commit) {
+    /// Tells of a commit, soon. `at`: its version, if it is known whether it was made.
+    pub(super) fn tell(&self, commit: &Commit, at: Option<Version>) {
         let keys: Vec<Key> = commit.told().cloned().collect();
         if keys.is_empty() {
             return;
         }
         if let Some(told) = &*self.told.lock() {
             // It fails only if the thread is gone, which happens at the end.
-            let _ = told.send(Told { by: commit.session, keys });
+            let _ = told.send(Told { at, by: commit.session, keys });
         }
     }
 
@@ -101,12 +103,12 @@ fn payloads(told: &[Told]) -> Vec<String> {
         return vec![LOST.to_owned()];
     }
     let mut payloads: Vec<String> = Vec::new();
-    for Told { by, keys } in told {
-        let by = by.map_or_else(|| "-".to_owned(), |by| by.to_string());
-        let mut payload = by.clone();
+    for Told { at, by, keys } in told {
+        let head = format!("{} {}", word(at.map(|at| at.0)), word(*by));
+        let mut payload = head.clone();
         for key in keys.iter().map(Key::to_string) {
-            if payload.len() + 1 + key.len() > PAYLOAD_MAX && payload.len() > by.len() {
-                payloads.push(std::mem::replace(&mut payload, by.clone()));
+            if payload.len() + 1 + key.len() > PAYLOAD_MAX && payload.len() > head.len() {
+                payloads.push(std::mem::replace(&mut payload, head.clone()));
             }
             if payload.len() + 1 + key.len() > PAYLOAD_MAX {
                 payloads.push(LOST.to_owned());
@@ -115,24 +117,11 @@ fn payloads(told: &[Told]) -> Vec<String> {
             payload.push(' ');
             payload.push_str(&key);
         }
-        if payload.len() > by.len() {
+        if payload.len() > head.len() {
             payloads.push(payload);
         }
     }
     payloads
-}
-
-fn notice(payload: &str) -> Notice {
-    let mut parts = payload.split(' ');
-    let by = match parts.next() {
-        Some("-") => Some(None),
-        Some(session) => session.parse().ok().map(Some),
-        None => None,
-    };
-    match (by, parts.map(str::parse).collect::<Result<Vec<Key>, _>>()) {
-        (Some(by), Ok(keys)) if !keys.is_empty() => Notice::Changed { by, keys },
-        _ => Notice::Lost,
-    }
 }
 
 fn teller(pool: &Pool, tell: &Receiver<Told>) {
@@ -214,7 +203,7 @@ fn hear(pool: &Pool, listeners: &Listeners, connection: Connection) {
             continue;
         };
         match open.notifications(GLANCE) {
-            Ok(heard) => heard.iter().for_each(|heard| tell(notice(heard.payload()))),
+            Ok(heard) => heard.iter().for_each(|heard| tell(Notice::parse(heard.payload()))),
             Err(_) => {
                 log::warn!("{}: the connection that tells of others' changes was lost", pool.target);
                 tell(Notice::Lost);
@@ -232,25 +221,24 @@ mod tests {
     #[test]
     fn what_is_told_is_heard() {
         let keys: Vec<Key> = (0..3000).map(|ino| Key::Node(Ino(ino))).collect();
-        let told =
-            [Told { by: Some(SessionId(7)), keys: keys.clone() }, Told { by: None, keys: vec![Key::Volume] }];
+        let known = Told { at: Some(Version(8)), by: Some(SessionId(7)), keys: keys.clone() };
+        let told = [known, Told { at: None, by: None, keys: vec![Key::Volume] }];
         let payloads = payloads(&told);
         assert!(payloads.len() > 2 && payloads.iter().all(|payload| payload.len() <= PAYLOAD_MAX));
         let mut heard = Vec::new();
         for payload in &payloads {
-            let Notice::Changed { by, keys } = notice(payload) else { panic!("{payload}") };
-            heard.extend(keys.into_iter().map(|key| (by, key)));
+            let Notice::Changed { at, by, keys } = Notice::parse(payload) else { panic!("{payload}") };
+            heard.extend(keys.into_iter().map(|key| (at, by, key)));
         }
-        let expected = keys.into_iter().map(|key| (Some(SessionId(7)), key)).chain([(None, Key::Volume)]);
+        let of_both = |key| (Some(Version(8)), Some(SessionId(7)), key);
+        let expected = keys.into_iter().map(of_both).chain([(None, None, Key::Volume)]);
         assert_eq!(heard, expected.collect::<Vec<_>>());
     }
 
     #[test]
-    fn what_is_not_understood_or_too_much_is_a_loss() {
-        for payload in ["", LOST, "-", "- node:x", "xyz node:1", "0000000000000007"] {
-            assert_eq!(notice(payload), Notice::Lost, "{payload}");
-        }
-        let many = [Told { by: None, keys: vec![Key::Volume; BATCH_MAX + 1] }];
+    fn too_much_is_a_loss() {
+        let many = [Told { at: None, by: None, keys: vec![Key::Volume; BATCH_MAX + 1] }];
         assert_eq!(payloads(&many), [LOST]);
+        assert_eq!(Notice::parse(LOST), Notice::Lost);
     }
 }

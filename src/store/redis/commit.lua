@@ -4,7 +4,7 @@
 --
 -- KEYS: the version counter, the outcomes of this client, the session's document (the counter again if there is none), then
 -- for each check its document, and for each write its document, its index and, in a kind that has groups, the groups' index.
--- ARGV: lane, number, whether a session is named, channel and text of the notice, for how many seconds outcomes are kept, how
+-- ARGV: lane, number, whether a session is named, channel of the notice and its text but the version, for how many seconds outcomes are kept, how
 -- many checks, how many writes, then the checks and the writes as `request.rs` lays them out.
 --
 -- Numbers of 64 bits stay text: a Lua number keeps 53 of them, which is enough for the version, that only INCR changes. While
@@ -189,5 +189,5 @@ end
 call('HSET', outcomes, lane, ARGV[2] .. ' ' .. version)
 -- To look is cheaper than to write it down for each commit: so they are kept for up to an hour less.
 if call('TTL', outcomes) < ARGV[6] - 3600 then call('EXPIRE', outcomes, ARGV[6]) end
-if ARGV[5] ~= '' then call('PUBLISH', ARGV[4], ARGV[5]) end
+if ARGV[5] ~= '' then call('PUBLISH', ARGV[4], version .. ' ' .. ARGV[5]) end
 return {'done', version}

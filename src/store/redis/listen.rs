@@ -10,12 +10,11 @@ use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::{Connection, Msg, RedisError};
+use redis::{Connection, RedisError};
 
 use super::error::Failed;
 use super::link::Pool;
 use crate::ambient;
-use crate::document::{Key, SessionId};
 use crate::store::{Listener, Notice, StoreError};
 
 /// How often the thread looks whether it shall end.
@@ -137,9 +136,8 @@ impl Shared {
             match subscribed.get_message() {
                 Ok(message) => {
                     heard = ambient::monotonic();
-                    if let Some(notice) = notice(&message) {
-                        self.tell(&notice);
-                    }
+                    let text = std::str::from_utf8(message.get_payload_bytes());
+                    self.tell(&text.map_or(Notice::Lost, Notice::parse));
                 }
                 Err(error) if error.is_timeout() && heard.elapsed() < SILENCE => {}
                 Err(error) if error.is_timeout() => {
@@ -152,48 +150,5 @@ impl Shared {
             }
         }
         Ok(())
-    }
-}
-
-/// The notice in a message; none if it tells of nothing.
-fn notice(message: &Msg) -> Option<Notice> {
-    let parsed = std::str::from_utf8(message.get_payload_bytes()).ok().and_then(parse);
-    match parsed.unwrap_or(Notice::Lost) {
-        Notice::Changed { keys, .. } if keys.is_empty() => None,
-        notice => Some(notice),
-    }
-}
-
-/// What `request.rs` wrote.
-fn parse(text: &str) -> Option<Notice> {
-    let (by, keys) = text.split_once(' ')?;
-    let by = match by {
-        "-" => None,
-        id => Some(id.parse::<SessionId>().ok()?),
-    };
-    let keys = keys.split(' ').filter(|key| !key.is_empty()).map(str::parse::<Key>);
-    Some(Notice::Changed { by, keys: keys.collect::<Result<_, _>>().ok()? })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn notices_survive_text() {
-        let Some(Notice::Changed { by, keys }) = parse("00000000000000ab node:5 entry:1:a%20b") else {
-            panic!()
-        };
-        assert_eq!(by, Some(SessionId(0xab)));
-        assert_eq!(keys.iter().map(ToString::to_string).collect::<Vec<_>>(), ["node:5", "entry:1:a%20b"]);
-        assert_eq!(parse("- "), Some(Notice::Changed { by: None, keys: Vec::new() }));
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_makes_parse_panic(text in "(-|[0-9a-f]{0,17})( [a-z]{0,5}:[%0-9a-f:]{0,5}){0,2}") {
-            let _ = parse(&text);
-        }
     }
 }

@@ -7,7 +7,7 @@ use redis::{Arg, Cmd, RedisWrite, ToRedisArgs};
 use super::fields;
 use super::names::{self, Names};
 use crate::document::{Key, NodeDelta};
-use crate::store::{Check, Commit, Write};
+use crate::store::{Check, Commit, Write, notice};
 
 /// Outcomes are kept for as long after the last commit of a client, or up to an hour less; no request is under way that
 /// long.
@@ -81,7 +81,7 @@ pub(super) fn commit(names: &Names, outcomes: &str, commit: &Commit) -> Argument
     let mut request = request
         .arg(u8::from(commit.session.is_some()))
         .arg(names.channel())
-        .arg(notice(commit))
+        .arg(told(commit))
         .arg(OUTCOMES_KEPT_S)
         .arg(commit.checks.len())
         .arg(commit.writes.len());
@@ -94,12 +94,12 @@ pub(super) fn commit(names: &Names, outcomes: &str, commit: &Commit) -> Argument
     request
 }
 
-/// What is published: whose commit it is, and the keys that it tells of, whose text has no spaces; nothing without keys.
-fn notice(commit: &Commit) -> String {
+/// What is published behind the version: whose commit it is, and the keys that it tells of; nothing without keys.
+fn told(commit: &Commit) -> String {
     let mut notice = String::new();
     for key in commit.told() {
         if notice.is_empty() {
-            notice = commit.session.map_or_else(|| "-".to_owned(), |id| id.to_string());
+            notice = notice::word(commit.session);
         }
         let _ = write!(notice, " {key}");
     }
