@@ -19,15 +19,13 @@ local k, a = 3, 8 -- The last key and the last argument that were taken.
 -- The version of a document, or false. A document is a hash of its own or, with a field, a part of its directory's. Nothing
 -- is written before all has been looked at, so each is asked for once.
 local versions = {}
-local function version_of(place, field, should_be_absent)
+local function version_of(place, field)
   local name = field == '' and place or place .. ' ' .. field
   local version = versions[name]
   if version ~= nil then return version end
   if field ~= '' then
     local text = call('HGET', place, field)
     version = text and (match(text, '^{"version":(%d+)[,}]') or '?')
-  elseif should_be_absent and call('EXISTS', place) == 0 then
-    version = false
   else
     version = call('HGET', place, 'version') or (call('EXISTS', place) == 1 and '?')
   end
@@ -46,9 +44,18 @@ end
 if ARGV[3] == '1' and call('HGET', session, 'state') ~= 'live' then return {'fenced'} end
 
 local checks, writes = tonumber(ARGV[7]), tonumber(ARGV[8])
+
+-- Hashes that shall be absent mostly are, all of them: one call tells.
+local absent = {}
+for n = 0, checks - 1 do
+  if ARGV[a + 3 * n + 1] == 'absent' and ARGV[a + 3 * n + 2] == '' then absent[#absent + 1] = KEYS[k + n + 1] end
+end
+if #absent > 0 and #absent <= 1000 and call('EXISTS', unpack(absent)) == 0 then
+  for _, place in ipairs(absent) do versions[place] = false end
+end
+
 for n = 1, checks do
-  local kind, field = ARGV[a + 1], ARGV[a + 2]
-  local version = version_of(KEYS[k + 1], field, kind == 'absent')
+  local kind, version = ARGV[a + 1], version_of(KEYS[k + 1], ARGV[a + 2])
   local holds
   if kind == 'absent' then holds = not version
   elseif kind == 'exists' then holds = version
@@ -58,10 +65,10 @@ for n = 1, checks do
 end
 
 -- The plan: hashes to remove, fields to remove, hashes to write (the version goes to the third place), entries to write; what
--- each index gains, a score before each member, and loses; and of the indexes that lose something and have groups, the index
--- of groups and their own group.
+-- each index gains, a score before each member, and loses; how many members each of these indexes has; and of the indexes that
+-- lose something and have groups, the index of groups and their own group.
 local doomed, gone, hashes, entries = {}, {}, {}, {}
-local gains, losses, groups_of = {}, {}, {}
+local gains, losses, members, groups_of = {}, {}, {}, {}
 
 -- A counter after a change; nil if it cannot be: below zero, above `most`, or beyond what a Lua number holds exactly.
 local function added(text, delta, most)
@@ -115,7 +122,7 @@ local function list(of, index)
   local found = of[index]
   if not found then
     -- This fails now rather than later, should the index be of another type.
-    call('ZCARD', index)
+    members[index] = members[index] or call('ZCARD', index)
     found = {}
     of[index] = found
   end
@@ -166,10 +173,12 @@ end
 
 -- A call takes some thousand arguments at most. Without an index the items themselves are keys.
 local function in_pieces(command, index, items)
+  local changed = 0
   for from = 1, #items, 1000 do
     local to = math.min(from + 999, #items)
-    if index then call(command, index, unpack(items, from, to)) else call(command, unpack(items, from, to)) end
+    changed = changed + (index and call(command, index, unpack(items, from, to)) or call(command, unpack(items, from, to)))
   end
+  return changed
 end
 
 -- From here on nothing can be refused any more. INCR comes first: it fails if the counter is none.
@@ -181,10 +190,10 @@ for _, hash in ipairs(hashes) do
   call('HSET', unpack(hash))
 end
 for _, entry in ipairs(entries) do call('HSET', entry[1], entry[2], '{"version":' .. version .. ',' .. entry[3]) end
-for index, members in pairs(losses) do in_pieces('ZREM', index, members) end
-for index, members in pairs(gains) do in_pieces('ZADD', index, members) end
+for index, lost in pairs(losses) do members[index] = members[index] - in_pieces('ZREM', index, lost) end
+for index, gained in pairs(gains) do members[index] = members[index] + in_pieces('ZADD', index, gained) end
 for index, own in pairs(groups_of) do
-  if call('ZCARD', index) == 0 then call('ZREM', own[1], own[2]) end
+  if members[index] == 0 then call('ZREM', own[1], own[2]) end
 end
 call('HSET', outcomes, lane, ARGV[2] .. ' ' .. version)
 -- To look is cheaper than to write it down for each commit: so they are kept for up to an hour less.
