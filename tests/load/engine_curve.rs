@@ -53,8 +53,9 @@ struct Host {
     from: PathBuf,
     to: PathBuf,
     engine: Arc<dyn Store>,
-    /// A lock that nobody holds or waits for: of that alone is nobody told.
+    /// Where `write` writes, and what, of some hundred bytes: a lock without holders, since of that alone is nobody told.
     document: Key,
+    lock: LockRecord,
 }
 
 impl Host {
@@ -63,11 +64,17 @@ impl Host {
             EngineOptions { password: None, allow_volatile: true, patience: Duration::from_secs(10) };
         let (engine, _) = engine::open(url, options).map_err(|error| error.to_string())?;
         let top = mount.join(format!("host{nth}"));
+        let locked = format!("curve{nth:0>95}");
         let host = Self {
             from: top.join("from"),
             to: top.join("to"),
             engine,
-            document: Key::Lock(format!("%2Fcurve{nth}").into()),
+            document: Key::Lock(format!("%2F{locked}").into()),
+            lock: LockRecord {
+                path: format!("/{locked}").into_bytes(),
+                holders: Vec::new(),
+                waiters: Vec::new(),
+            },
         };
         for place in [host.from.join("moved"), host.to.clone()] {
             fs::create_dir_all(&place).map_err(|error| format!("making {}: {error}", place.display()))?;
@@ -92,9 +99,8 @@ impl Host {
     fn write(&self, slice: Duration) -> Res<f64> {
         let (begun, mut count) = (now(), 0_u32);
         while now() - begun < slice {
-            let path = format!("/{count:0>100}").into_bytes();
-            let lock = LockRecord { path, holders: Vec::new(), waiters: Vec::new() };
-            let commit = Commit::new().put(self.document.clone(), Document::Lock(lock)).unawaited();
+            let document = Document::Lock(self.lock.clone());
+            let commit = Commit::new().put(self.document.clone(), document).unawaited();
             self.engine.commit(&commit).map_err(|error| format!("writing {}: {error}", self.document))?;
             count += 1;
         }

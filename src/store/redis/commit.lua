@@ -4,8 +4,8 @@
 --
 -- KEYS: the version counter, the outcomes of this client, the session's document (the counter again if there is none), then
 -- for each check its document, and for each write its document, its index and, in a kind that has groups, the groups' index.
--- ARGV: lane, number, whether a session is named, channel of the notice and its text but the version, for how many seconds outcomes are kept, how
--- many checks, how many writes, then the checks and the writes as `request.rs` lays them out.
+-- ARGV: lane, number, whether a session is named, channel of the notice and its text but the version, for how many seconds
+-- outcomes are kept, how many checks, how many writes, then the checks and the writes as `request.rs` lays them out.
 --
 -- Numbers of 64 bits stay text: a Lua number keeps 53 of them, which is enough for the version, that only INCR changes. While
 -- this runs nobody else is served, so calls and garbage are few: what an index gains or loses goes in one call, and the plan is
@@ -15,6 +15,16 @@ local call, match = redis.call, string.match
 local counter, outcomes, session = KEYS[1], KEYS[2], KEYS[3]
 local lane, number = ARGV[1], tonumber(ARGV[2])
 local k, a = 3, 8 -- The last key and the last argument that were taken.
+
+-- The sum of what the calls answer. A call takes some thousand arguments at most. Without an index the items are keys.
+local function in_pieces(command, index, items)
+  local sum = 0
+  for from = 1, #items, 1000 do
+    local to = math.min(from + 999, #items)
+    sum = sum + (index and call(command, index, unpack(items, from, to)) or call(command, unpack(items, from, to)))
+  end
+  return sum
+end
 
 -- The version of a document, or false. A document is a hash of its own or, with a field, a part of its directory's. Nothing
 -- is written before all has been looked at, so each is asked for once.
@@ -50,7 +60,7 @@ local absent = {}
 for n = 0, checks - 1 do
   if ARGV[a + 3 * n + 1] == 'absent' and ARGV[a + 3 * n + 2] == '' then absent[#absent + 1] = KEYS[k + n + 1] end
 end
-if #absent > 0 and #absent <= 1000 and call('EXISTS', unpack(absent)) == 0 then
+if in_pieces('EXISTS', nil, absent) == 0 then
   for _, place in ipairs(absent) do versions[place] = false end
 end
 
@@ -65,10 +75,10 @@ for n = 1, checks do
 end
 
 -- The plan: hashes to remove, fields to remove, hashes to write (the version goes to the third place), entries to write; what
--- each index gains, a score before each member, and loses; how many members each of these indexes has; and of the indexes that
--- lose something and have groups, the index of groups and their own group.
+-- each index gains, a score before each member, and loses; the sizes of these indexes; and of those that lose something and
+-- have groups, the index of groups and their own group.
 local doomed, gone, hashes, entries = {}, {}, {}, {}
-local gains, losses, members, groups_of = {}, {}, {}, {}
+local gains, losses, sizes, groups_of = {}, {}, {}, {}
 
 -- A counter after a change; nil if it cannot be: below zero, above `most`, or beyond what a Lua number holds exactly.
 local function added(text, delta, most)
@@ -122,7 +132,7 @@ local function list(of, index)
   local found = of[index]
   if not found then
     -- This fails now rather than later, should the index be of another type.
-    members[index] = members[index] or call('ZCARD', index)
+    sizes[index] = sizes[index] or call('ZCARD', index)
     found = {}
     of[index] = found
   end
@@ -171,16 +181,6 @@ for n = 1, writes do
   end
 end
 
--- A call takes some thousand arguments at most. Without an index the items themselves are keys.
-local function in_pieces(command, index, items)
-  local changed = 0
-  for from = 1, #items, 1000 do
-    local to = math.min(from + 999, #items)
-    changed = changed + (index and call(command, index, unpack(items, from, to)) or call(command, unpack(items, from, to)))
-  end
-  return changed
-end
-
 -- From here on nothing can be refused any more. INCR comes first: it fails if the counter is none.
 local version = string.format('%.0f', call('INCR', counter))
 in_pieces('DEL', nil, doomed)
@@ -190,10 +190,10 @@ for _, hash in ipairs(hashes) do
   call('HSET', unpack(hash))
 end
 for _, entry in ipairs(entries) do call('HSET', entry[1], entry[2], '{"version":' .. version .. ',' .. entry[3]) end
-for index, lost in pairs(losses) do members[index] = members[index] - in_pieces('ZREM', index, lost) end
-for index, gained in pairs(gains) do members[index] = members[index] + in_pieces('ZADD', index, gained) end
+for index, lost in pairs(losses) do sizes[index] = sizes[index] - in_pieces('ZREM', index, lost) end
+for index, gained in pairs(gains) do sizes[index] = sizes[index] + in_pieces('ZADD', index, gained) end
 for index, own in pairs(groups_of) do
-  if members[index] == 0 then call('ZREM', own[1], own[2]) end
+  if sizes[index] == 0 then call('ZREM', own[1], own[2]) end
 end
 call('HSET', outcomes, lane, ARGV[2] .. ' ' .. version)
 -- To look is cheaper than to write it down for each commit: so they are kept for up to an hour less.

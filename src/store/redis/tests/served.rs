@@ -147,6 +147,22 @@ fn damage_is_named_and_stops_a_commit_before_it_writes() {
     assert!(nodes[0].1.is_err(), "the index lists what is gone");
 }
 
+/// The server takes some thousand arguments a call, and is asked for all of them at once.
+#[test]
+fn one_among_thousands_that_shall_be_absent_is_found() {
+    const MANY: u64 = 2500;
+    let Some(server) = RedisServer::start() else { return };
+    let store = store(&server.url("v"));
+    let all = || (0..MANY).fold(Commit::new(), |commit, ino| commit.absent(node(ino)));
+    for there in [0, 999, 1000, MANY - 1] {
+        store.commit(&all().put(node(there), directory(0))).unwrap();
+        let refused = store.commit(&all().put(node(MANY), directory(0)));
+        assert!(matches!(refused, Err(CommitError::Conflict(key)) if key == node(there)), "node {there}");
+        assert!(store.node(Ino(MANY)).unwrap().is_none(), "a refused commit changed something");
+        store.commit(&Commit::new().delete(node(there))).unwrap();
+    }
+}
+
 #[test]
 fn merges_check_what_they_meet() {
     let Some(server) = RedisServer::start() else { return };
