@@ -24,7 +24,7 @@ pub type Factory<'a> = &'a dyn Fn() -> Box<dyn Store>;
 
 type Test = fn(&dyn Store);
 
-const IN_ONE_THREAD: [(&str, Test); 20] = [
+const IN_ONE_THREAD: [(&str, Test); 21] = [
     ("what was put is got", put_and_get),
     ("versions change at every write and never go back", versions_grow),
     ("all that a commit writes has the version that it returns", one_version_a_commit),
@@ -36,6 +36,7 @@ const IN_ONE_THREAD: [(&str, Test); 20] = [
     ("what fails is not made for being granted", granted::checked),
     ("merges commute and count", merges::commute),
     ("a merge into nothing conflicts", merges::into_nothing),
+    ("a merge that does not fit its node changes nothing", merges::misfits),
     ("of two commits that count off one entry the second conflicts", merges::counted_off_twice),
     ("a directory is scanned in the order of positions, in pages", scan_directory),
     ("ranges end where they should", ranges_are_separate),

@@ -1,8 +1,9 @@
 //! Merges: changes of a node that are counted on top of each other.
 
 use super::{conflict, directory, entry, name, node, put};
-use crate::document::{Ino, Key, NodeDelta, Timestamp};
-use crate::store::{Commit, Store};
+use crate::document::merge::Extent;
+use crate::document::{Body, ContentPlace, Document, Ino, Key, Node, NodeDelta, Regular, Timestamp};
+use crate::store::{Commit, CommitError, Store, StoreError};
 
 pub(super) fn commute(store: &dyn Store) {
     let seen = put(store, node(1), directory(0));
@@ -15,10 +16,47 @@ pub(super) fn commute(store: &dyn Store) {
     assert!(version > seen);
     // Who saw it empty conflicts with every merge since.
     assert_eq!(conflict(store.commit(&Commit::new().at(node(1), seen).delete(node(1)))), node(1));
-    // A merge that does not fit is refused, and changes nothing.
-    let bad = Commit::new().merge(node(1), NodeDelta { children: -9, ..NodeDelta::default() });
-    assert!(store.commit(&bad).is_err());
-    assert_eq!(store.node(Ino(1)).unwrap().unwrap().0, version);
+}
+
+fn regular_file() -> Document {
+    let Document::Node(of_directory) = directory(0) else { unreachable!() };
+    let body = Body::Regular(Regular { size: 0, blocks: 0, place: ContentPlace::Empty });
+    Document::Node(Node { nlink: 1, body, ..of_directory })
+}
+
+/// What does not fit the node that it meets is refused, and changes nothing, nor does what stands beside it.
+pub(super) fn misfits(store: &dyn Store) {
+    put(store, node(1), directory(3));
+    put(store, node(2), regular_file());
+    let [of_directory, of_file] = [1, 2].map(|ino| store.node(Ino(ino)).unwrap().unwrap().0);
+    let change = NodeDelta::default;
+    let extent = Extent { size_at_least: 1, blocks: 1, place: ContentPlace::Inline };
+    let misfits = [
+        (1, NodeDelta { children: -4, ..change() }),
+        (1, NodeDelta { nlink: -3, ..change() }),
+        (1, NodeDelta { xattrs: -1, ..change() }),
+        (1, NodeDelta { extent: Some(extent), ..change() }),
+        (2, NodeDelta { nlink: -2, ..change() }),
+        (2, NodeDelta { xattrs: -1, ..change() }),
+        (2, NodeDelta { children: 1, ..change() }),
+        (2, NodeDelta { children: -1, ..change() }),
+        (2, NodeDelta { reparent: Some((Ino(1), name("d"))), ..change() }),
+    ];
+    for (ino, misfit) in misfits {
+        let version = if ino == 1 { of_directory } else { of_file };
+        let blind = Commit::new().merge(node(ino), misfit.clone());
+        let checked = Commit::new().at(node(ino), version).merge(node(ino), misfit.clone());
+        for commit in [blind, checked] {
+            let refusal = store.commit(&commit.put(node(3), directory(0))).unwrap_err();
+            let CommitError::Store(StoreError::Damaged { key, .. }) = &refusal else {
+                panic!("{misfit:?}: {refusal}")
+            };
+            assert_eq!(*key, node(ino).to_string(), "{misfit:?}");
+        }
+    }
+    assert_eq!(store.node(Ino(1)).unwrap().unwrap().0, of_directory);
+    assert_eq!(store.node(Ino(2)).unwrap().unwrap().0, of_file);
+    assert_eq!(store.get(&node(3)).unwrap(), None);
 }
 
 /// Two commits remove one entry, and each counts it off: the second is refused for the entry, not for the count.

@@ -7,7 +7,7 @@ use tokio_postgres::Error;
 use super::connection::{Call, Failure, Sql};
 use super::plan::{Plan, Step};
 use super::pool::{Pool, jittered};
-use super::tables::{CHANGED, CLOSED, FENCED};
+use super::tables::{CHANGED, CLOSED, FENCED, MISFIT};
 use super::value::Value;
 use super::{error, read};
 use crate::ambient;
@@ -106,7 +106,11 @@ fn refused(pool: &Pool, step: Option<&Step>, error: Error) -> Result<Attempt, Co
     Err(match step {
         Some(_) if says(&error, FENCED) => StoreError::Fenced.into(),
         Some(step) if says(&error, CHANGED) || code == "23505" => CommitError::Conflict(step.key.clone()),
-        // A merge that does not fit the node that it met, or a document that no table takes.
+        Some(step) if says(&error, MISFIT) => {
+            let cause = MISFIT.trim_start_matches("lockwood: ").to_owned();
+            StoreError::Damaged { key: step.key.to_string(), cause }.into()
+        }
+        // A count that leaves the numbers, or a document that no table takes.
         Some(step) if matches!(code.as_str(), "23514" | "22003" | "23502") => {
             let cause = error.as_db_error().map_or_else(String::new, |db| db.message().to_owned());
             StoreError::Damaged { key: step.key.to_string(), cause }.into()

@@ -27,7 +27,7 @@
 //!    takes a lock that makes all commits of the database go one after the other.
 //!
 //! What of PostgreSQL is used: READ COMMITTED with row locks in four strengths, `INSERT ... ON CONFLICT`, `RETURNING` in
-//! common table expressions, one sequence, CHECK and UNIQUE constraints, `jsonb` for display, LISTEN and NOTIFY. No
+//! common table expressions, one sequence, UNIQUE constraints, `jsonb` for display, LISTEN and NOTIFY. No
 //! extensions, no functions, no triggers, no advisory locks.
 
 mod commit;
