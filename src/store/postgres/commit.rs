@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use tokio_postgres::Error;
+use tokio_postgres::{Error, Row};
 
 use super::connection::{Call, Failure, Sql};
 use super::plan::{Plan, Step};
 use super::pool::{Pool, jittered};
 use super::tables::{CHANGED, CLOSED, FENCED, MISFIT};
 use super::value::Value;
-use super::{error, read};
+use super::{error, read, whole};
 use crate::ambient;
 use crate::document::Version;
 use crate::store::{Commit, CommitError, StoreError};
@@ -53,17 +53,10 @@ fn attempt(pool: &Pool, plan: &Plan, deadline: Instant) -> Result<Attempt, Commi
     let mut pooled = pool.take(deadline)?;
     pooled.number += 1;
     let (id, number) = (pooled.id, pooled.number);
-    let mut calls = Vec::with_capacity(plan.steps.len() + 4);
-    calls.push(Call::text(BEGIN));
-    if plan.writes {
-        calls.push(Call::text(DRAW_VERSION));
-    }
-    let before_steps = calls.len();
-    calls.extend(plan.steps.iter().map(|step| step.call.clone()));
-    if plan.writes {
-        calls.push(Call { sql: Sql::Text(SET_OUTCOME), params: vec![Value::Int(id), Value::Int(number)] });
-    }
-    calls.push(Call::text(COMMIT));
+    let (calls, is_whole) = match plan.whole([id, number]) {
+        Some(whole) => (vec![whole], true),
+        None => (one_by_one(plan, id, number), false),
+    };
     let within = deadline.saturating_duration_since(ambient::monotonic()).max(Duration::from_millis(100));
     let done = pooled.connection.run(&calls, within, &pool.trips);
     // Whose row is closed or gone cannot commit any more, nor can it on a server that has become a replica.
@@ -74,12 +67,15 @@ fn attempt(pool: &Pool, plan: &Plan, deadline: Instant) -> Result<Attempt, Commi
     }
     pool.give(pooled);
     match done {
-        Ok(rows) => Ok(Attempt::Made(match plan.writes {
-            true => Version(read::number(rows.iter().rev().nth(1))?),
-            false => Version::default(),
-        })),
+        Ok(rows) if is_whole => Ok(Attempt::Made(version(rows.first())?)),
+        Ok(rows) if plan.writes => Ok(Attempt::Made(version(rows.iter().rev().nth(1))?)),
+        Ok(_) => Ok(Attempt::Made(Version::default())),
         Err(Failure::Refused { call, error }) => {
-            refused(pool, call.checked_sub(before_steps).and_then(|at| plan.steps.get(at)), error)
+            let at = match is_whole {
+                true => error.as_db_error().and_then(|error| whole::part_of(error.message())),
+                false => call.checked_sub(if plan.writes { 2 } else { 1 }),
+            };
+            refused(pool, at.and_then(|at| plan.steps.get(at)), error)
         }
         Err(Failure::Lost(cause)) => {
             if plan.writes
@@ -91,6 +87,26 @@ fn attempt(pool: &Pool, plan: &Plan, deadline: Instant) -> Result<Attempt, Commi
         }
         Err(failure) => Err(error::running(&pool.target, "cannot commit", &failure).into()),
     }
+}
+
+/// BEGIN, the version if one is needed, the steps, the outcome likewise, COMMIT.
+fn one_by_one(plan: &Plan, id: i64, number: i64) -> Vec<Call> {
+    let mut calls = Vec::with_capacity(plan.steps.len() + 4);
+    calls.push(Call::text(BEGIN));
+    if plan.writes {
+        calls.push(Call::text(DRAW_VERSION));
+    }
+    calls.extend(plan.steps.iter().map(|step| step.call.clone()));
+    if plan.writes {
+        calls.push(Call { sql: Sql::Text(SET_OUTCOME), params: vec![Value::Int(id), Value::Int(number)] });
+    }
+    calls.push(Call::text(COMMIT));
+    calls
+}
+
+/// The last number of a row.
+fn version(rows: Option<&Vec<Row>>) -> Result<Version, StoreError> {
+    read::number(rows).map(Version)
 }
 
 fn says(error: &Error, text: &str) -> bool {
@@ -105,7 +121,7 @@ fn refused(pool: &Pool, step: Option<&Step>, error: Error) -> Result<Attempt, Co
     }
     Err(match step {
         Some(_) if says(&error, FENCED) => StoreError::Fenced.into(),
-        Some(step) if says(&error, CHANGED) || code == "23505" => CommitError::Conflict(step.key.clone()),
+        Some(step) if says(&error, CHANGED) => CommitError::Conflict(step.key.clone()),
         Some(step) if says(&error, MISFIT) => {
             let cause = MISFIT.trim_start_matches("lockwood: ").to_owned();
             StoreError::Damaged { key: step.key.to_string(), cause }.into()

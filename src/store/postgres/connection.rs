@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -21,14 +22,20 @@ use super::tables::{Action, sql};
 use super::tls;
 use super::url::{Target, chain};
 use super::value::Value;
+use super::whole::{self, Parts};
 use crate::document::Kind;
 
 /// Which statement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sql {
     Document(Kind, Action),
+    /// A commit that does this.
+    Whole(Arc<Parts>),
     Text(&'static str),
 }
+
+/// How many statements for whole commits a connection keeps, each some 100 KiB on the server.
+const WHOLES_MAX: usize = 64;
 
 /// A statement with its parameters.
 #[derive(Clone, Debug)]
@@ -187,25 +194,35 @@ impl Connection {
     }
 
     fn prepare(&mut self, calls: &[Call], within: Duration, trips: &RoundTrips) -> Result<(), Failure> {
-        let mut missing: Vec<Sql> =
-            calls.iter().map(|call| call.sql).filter(|sql| !self.statements.contains_key(sql)).collect();
+        let mut missing: Vec<Sql> = calls
+            .iter()
+            .map(|call| &call.sql)
+            .filter(|sql| !self.statements.contains_key(sql))
+            .cloned()
+            .collect();
         missing.sort_by_key(|sql| format!("{sql:?}"));
         missing.dedup();
         if missing.is_empty() {
             return Ok(());
         }
         trips.0.fetch_add(1, Ordering::Relaxed);
+        if missing.iter().any(is_whole)
+            && self.statements.keys().filter(|sql| is_whole(sql)).count() >= WHOLES_MAX
+        {
+            self.statements.retain(|sql, _| !is_whole(sql));
+        }
         let client = &self.client;
         let work = missing.iter().map(|statement| async move {
             match statement {
                 Sql::Document(kind, action) => client.prepare(&sql(*kind, *action)).await,
+                Sql::Whole(parts) => client.prepare(&whole::sql(parts)).await,
                 Sql::Text(text) => client.prepare(text).await,
             }
         });
         let prepared = self.wire.drive(&self.runtime, within, in_order(work.collect()));
         for (sql, statement) in missing.iter().zip(prepared.map_err(|lost| self.lost(lost))?) {
             match statement {
-                Ok(statement) => drop(self.statements.insert(*sql, statement)),
+                Ok(statement) => drop(self.statements.insert(sql.clone(), statement)),
                 // What was to be sent was not; so nothing was changed.
                 Err(error) => return Err(self.failure(0, error)),
             }
@@ -246,6 +263,10 @@ impl Connection {
         self.usable = false;
         Failure::Lost(self.wire.lost.take().unwrap_or(cause))
     }
+}
+
+fn is_whole(sql: &Sql) -> bool {
+    matches!(sql, Sql::Whole(_))
 }
 
 impl Wire {

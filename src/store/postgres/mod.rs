@@ -4,9 +4,10 @@
 //! docs/postgresql.md says how to run it; `plan` says why commits are serialisable.
 //!
 //! What is hard, and where it is solved:
-//! 1. **One round trip a commit.** All statements of a transaction, from BEGIN to COMMIT, are sent at once
-//!    ([`connection`]). What a check does not find makes its statement fail, which makes the COMMIT behind it a rollback;
-//!    the number of the statement that failed names the document.
+//! 1. **One round trip a commit.** Where it can be, a commit is one statement ([`whole`]): each statement costs the server
+//!    as much for its answer as for its work. Otherwise all statements of a transaction, from BEGIN to COMMIT, are
+//!    sent at once ([`connection`]). What a check does not find makes its statement fail, which makes the COMMIT behind it a
+//!    rollback; the number of the part or of the statement that failed names the document.
 //! 2. **Versions** come from one sequence, one a commit, drawn by its first statement: all documents that it writes have
 //!    it. None is handed out twice, since a sequence never goes back, not even when a transaction does. Of two commits
 //!    that overlap the later may have the lower version, so versions of a document are only ever compared for equality; they
@@ -27,8 +28,8 @@
 //!    takes a lock that makes all commits of the database go one after the other.
 //!
 //! What of PostgreSQL is used: READ COMMITTED with row locks in four strengths, `INSERT ... ON CONFLICT`, `RETURNING` in
-//! common table expressions, one sequence, UNIQUE constraints, `jsonb` for display, LISTEN and NOTIFY. No
-//! extensions, no functions, no triggers, no advisory locks.
+//! common table expressions, several of which may change one table, one sequence, UNIQUE constraints, `jsonb` for display,
+//! LISTEN and NOTIFY. No extensions, no functions, no triggers, no advisory locks.
 
 mod commit;
 mod connection;
@@ -43,6 +44,7 @@ mod tables;
 mod tls;
 mod url;
 mod value;
+mod whole;
 
 use std::sync::Arc;
 

@@ -25,7 +25,7 @@ const GATHER: Duration = Duration::from_millis(3);
 /// More than this and all are told to look at everything.
 const BATCH_MAX: usize = 4096;
 const LOST: &str = "lost";
-const NOTIFY: &str = "SELECT pg_notify($1, $2)";
+const NOTIFY: &str = "SELECT pg_notify($1, payload) FROM unnest(CAST($2 AS text[])) AS payload";
 /// How soon a thread sees that the store is closed.
 const GLANCE: Duration = Duration::from_millis(100);
 
@@ -156,15 +156,9 @@ fn send(pool: &Pool, connection: &mut Option<Connection>, payloads: &[String]) -
             other.insert(fresh)
         }
     };
-    let notify = |payload: &String| Call {
-        sql: Sql::Text(NOTIFY),
-        params: vec![Value::Text(pool.target.channel()), Value::Text(payload.clone())],
-    };
-    let mut calls = vec![Call::text("BEGIN")];
-    calls.extend(payloads.iter().map(notify));
-    calls.push(Call::text("COMMIT"));
+    let params = vec![Value::Text(pool.target.channel()), Value::Texts(payloads.to_vec())];
     // Not counted: nobody waits for it.
-    match open.run(&calls, within, &RoundTrips::default()) {
+    match open.run(&[Call { sql: Sql::Text(NOTIFY), params }], within, &RoundTrips::default()) {
         Ok(_) => Ok(()),
         Err(failure) => Err(error::running(&pool.target, "cannot notify", &failure)),
     }

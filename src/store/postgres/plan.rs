@@ -1,4 +1,5 @@
 //! A commit as statements: one transaction, one statement a document, nodes behind all else, each in the order of the keys.
+//! Where it can be they are parts of one statement (`whole`).
 //!
 //! All that is checked is locked by its check, and all locks are held to the end, so the transactions are serialisable
 //! (strict two-phase locking) under READ COMMITTED: a version that is checked is held `FOR SHARE`, an existing row
@@ -22,6 +23,7 @@ use super::connection::{Call, Sql};
 use super::rows::{document_values, key_values, merge_values, placeholder};
 use super::tables::Action;
 use super::value::Value;
+use super::whole::Parts;
 use crate::document::{Document, Key, Kind, NodeDelta, Version};
 use crate::store::{Check, Commit, Write};
 
@@ -78,7 +80,25 @@ impl Plan {
         steps.extend(covered.step());
         Ok(Self { steps, writes: !commit.writes.is_empty() })
     }
+
+    /// All of it as one statement, if it can be: no document has two parts, and there are not so many that the statement
+    /// were hardly ever used again. `own`: the connection and the number of the commit.
+    pub(super) fn whole(&self, own: [i64; 2]) -> Option<Call> {
+        let once = self.steps.windows(2).all(|pair| pair[0].key != pair[1].key);
+        if !self.writes || !once || self.steps.len() > PARTS_MAX {
+            return None;
+        }
+        let part = |step: &Step| match step.call.sql {
+            Sql::Document(kind, action) => Some((kind, action)),
+            _ => None,
+        };
+        let parts = self.steps.iter().map(part).collect::<Option<Arc<Parts>>>()?;
+        let params = self.steps.iter().flat_map(|step| step.call.params.iter().cloned());
+        Some(Call { sql: Sql::Whole(parts), params: params.chain(own.map(Value::Int)).collect() })
+    }
 }
+
+const PARTS_MAX: usize = 24;
 
 /// Entries that must have their versions, column by column.
 #[derive(Default)]

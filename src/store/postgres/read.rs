@@ -119,11 +119,13 @@ fn from(scan: &Scan, what: What) -> (Kind, Action, Vec<Value>) {
     }
 }
 
-/// The one number that a call has returned.
+/// The number that a call has returned; of several, the last one.
 pub(super) fn number(rows: Option<&Vec<Row>>) -> Result<u64, StoreError> {
     let wrong = |cause: String| StoreError::Engine { what: "PostgreSQL".to_owned(), source: cause.into() };
     let row = rows.and_then(|rows| rows.first()).ok_or_else(|| wrong("no number was returned".to_owned()))?;
-    row.try_get::<_, i64>(0).map(i64::cast_unsigned).map_err(|error| wrong(error.to_string()))
+    row.try_get::<_, i64>(row.len().saturating_sub(1))
+        .map(i64::cast_unsigned)
+        .map_err(|error| wrong(error.to_string()))
 }
 
 impl Source for Pool {

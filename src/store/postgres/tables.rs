@@ -6,6 +6,9 @@
 
 use crate::document::Kind;
 
+/// The version of what a transaction writes, which it has drawn before.
+pub(super) const VERSION: &str = "currval('versions')";
+
 /// What the server quotes when a demand is not met.
 pub(super) const CHANGED: &str = "lockwood: the document has changed";
 pub(super) const MISFIT: &str = "lockwood: the change does not fit the node";
@@ -103,20 +106,41 @@ pub(super) enum Action {
     HoldLiveAlone,
 }
 
-/// A statement that fails with `otherwise` unless the query `found` has exactly one row.
-fn demand(found: &str, otherwise: &str) -> String {
-    demand_of(found, "'1'", otherwise)
+/// A query that holds or changes rows, and how many it must find. Each row has a column `fits`: whether what was made of it
+/// is a document.
+pub(super) struct Demand {
+    pub(super) query: String,
+    wanted: &'static str,
+    otherwise: &'static str,
 }
 
-/// The same, and with what `verdict` makes of the row, unless that is a number.
-fn demand_of(found: &str, verdict: &str, otherwise: &str) -> String {
-    format!(
-        "WITH found AS ({found}) \
-         SELECT CAST(CASE WHEN count(*) = 1 THEN {verdict} ELSE '{otherwise}' END AS bigint) FROM found"
-    )
+impl Demand {
+    /// Makes a number of the query's rows, or fails with what is wrong with them. `at` is quoted behind that.
+    pub(super) fn verdict(&self, at: &str) -> String {
+        let Self { wanted, otherwise, .. } = self;
+        format!(
+            "CAST(CASE WHEN count(*) <> {wanted} THEN '{otherwise}{at}' \
+             WHEN NOT bool_and(fits) THEN '{MISFIT}{at}' ELSE '1' END AS bigint)"
+        )
+    }
 }
 
+/// The statement, by itself.
 pub(super) fn sql(kind: Kind, action: Action) -> String {
+    match statement(kind, action) {
+        Statement::Read(text) => text,
+        Statement::Demand(demand) => {
+            format!("WITH found AS ({}) SELECT {} FROM found", demand.query, demand.verdict(""))
+        }
+    }
+}
+
+pub(super) enum Statement {
+    Read(String),
+    Demand(Demand),
+}
+
+pub(super) fn statement(kind: Kind, action: Action) -> Statement {
     let Table { name, key, columns } = table(kind);
     let keys = key.len();
     let all = |first: usize, count: usize| {
@@ -129,55 +153,66 @@ pub(super) fn sql(kind: Kind, action: Action) -> String {
     let key_list = key.join(", ");
     let column_list = columns.join(", ");
     let behind_columns = keys + columns.len() + 1;
-    let update = format!("UPDATE {name} SET {set}version = currval('versions') WHERE {is_key}");
+    let made = "RETURNING true AS fits";
+    let update = format!("UPDATE {name} SET {set}version = {VERSION} WHERE {is_key}");
     let insert = format!(
-        "INSERT INTO {name} ({key_list}, {column_list}, version) VALUES ({}, currval('versions'))",
+        "INSERT INTO {name} ({key_list}, {column_list}, version) VALUES ({}, {VERSION})",
         all(1, keys + columns.len())
     );
-    let held = |condition: String, lock: &str, otherwise: &str| {
-        demand(&format!("SELECT version FROM {name} WHERE {is_key}{condition} {lock}"), otherwise)
+    let found = |query: String, otherwise| Demand { query, wanted: "1", otherwise };
+    let held = |condition: String, lock: &str, otherwise| {
+        found(format!("SELECT true AS fits FROM {name} WHERE {is_key}{condition} {lock}"), otherwise)
     };
-    match action {
-        Action::Get => format!("SELECT {}, version FROM {name} WHERE {is_key}", selected(columns)),
-        Action::Page(what) => format!(
-            "SELECT {key_list}{} FROM {name} WHERE ({key_list}) > ({}) ORDER BY {key_list} LIMIT ${}",
-            behind_key(what, columns),
-            all(1, keys),
-            keys + 1
-        ),
+    Statement::Demand(match action {
+        Action::Get => {
+            return Statement::Read(format!(
+                "SELECT {}, version FROM {name} WHERE {is_key}",
+                selected(columns)
+            ));
+        }
+        Action::Page(what) => {
+            return Statement::Read(format!(
+                "SELECT {key_list}{} FROM {name} WHERE ({key_list}) > ({}) ORDER BY {key_list} LIMIT ${}",
+                behind_key(what, columns),
+                all(1, keys),
+                keys + 1
+            ));
+        }
         Action::PageBelow(what) => {
             let rest = key[1..].join(", ");
-            format!(
+            return Statement::Read(format!(
                 "SELECT {key_list}{} FROM {name} WHERE {} = $1 AND ({rest}) > ({}) ORDER BY {rest} LIMIT ${}",
                 behind_key(what, columns),
                 key[0],
                 all(2, keys - 1),
                 keys + 1
-            )
+            ));
         }
         Action::HoldVersion => held(format!(" AND version = ${}", keys + 1), "FOR SHARE", CHANGED),
-        Action::HoldVersions => HOLD_VERSIONS.to_owned(),
+        Action::HoldVersions => Demand {
+            query: HOLD_VERSIONS.to_owned(),
+            wanted: "cardinality(CAST($4 AS bigint[]))",
+            otherwise: CHANGED,
+        },
         Action::HoldExisting => held(String::new(), "FOR KEY SHARE", CHANGED),
         Action::HoldLive => held(" AND state = 'live'".to_owned(), "FOR KEY SHARE", FENCED),
         Action::HoldLiveAlone => held(" AND state = 'live'".to_owned(), "FOR UPDATE", FENCED),
-        Action::Insert => insert,
+        Action::Insert => found(format!("{insert} ON CONFLICT DO NOTHING {made}"), CHANGED),
         Action::Upsert => {
             let set =
                 columns.iter().map(|column| format!("{column} = excluded.{column}, ")).collect::<String>();
-            format!("{insert} ON CONFLICT ({key_list}) DO UPDATE SET {set}version = currval('versions')")
+            let replace = format!("ON CONFLICT ({key_list}) DO UPDATE SET {set}version = {VERSION}");
+            found(format!("{insert} {replace} {made}"), CHANGED)
         }
-        Action::Update => demand(&format!("{update} RETURNING 1"), CHANGED),
-        Action::UpdateVersion => {
-            demand(&format!("{update} AND version = ${behind_columns} RETURNING 1"), CHANGED)
+        Action::Update => found(format!("{update} {made}"), CHANGED),
+        Action::UpdateVersion => found(format!("{update} AND version = ${behind_columns} {made}"), CHANGED),
+        Action::Delete => found(format!("DELETE FROM {name} WHERE {is_key} {made}"), CHANGED),
+        Action::DeleteVersion => {
+            found(format!("DELETE FROM {name} WHERE {is_key} AND version = ${} {made}", keys + 1), CHANGED)
         }
-        Action::Delete => demand(&format!("DELETE FROM {name} WHERE {is_key} RETURNING 1"), CHANGED),
-        Action::DeleteVersion => demand(
-            &format!("DELETE FROM {name} WHERE {is_key} AND version = ${} RETURNING 1", keys + 1),
-            CHANGED,
-        ),
-        Action::Merge => merge(""),
-        Action::MergeVersion => merge(" AND version = $18"),
-    }
+        Action::Merge => found(format!("{MERGE} RETURNING {FITS} AS fits"), CHANGED),
+        Action::MergeVersion => found(format!("{MERGE} AND version = $18 RETURNING {FITS} AS fits"), CHANGED),
+    })
 }
 
 /// What a page reads behind the columns of the key.
@@ -198,13 +233,11 @@ fn selected(columns: &[&str]) -> String {
 }
 
 /// Each entry by its key, whatever the planner thinks of the size of the table; and by subscripts, since it guesses how long
-/// an array is, and plans anew each time where it finds a shorter one. What is quoted is [`CHANGED`].
-const HOLD_VERSIONS: &str = "WITH held AS (SELECT 1 FROM generate_subscripts(CAST($4 AS bigint[]), 1) AS nth, \
+/// an array is, and plans anew each time where it finds a shorter one.
+const HOLD_VERSIONS: &str = "SELECT true AS fits FROM generate_subscripts(CAST($4 AS bigint[]), 1) AS nth, \
      LATERAL (SELECT 1 FROM entry WHERE parent = (CAST($1 AS bigint[]))[nth] \
          AND position = (CAST($2 AS bigint[]))[nth] AND name = (CAST($3 AS bytea[]))[nth] \
-         AND version = (CAST($4 AS bigint[]))[nth] FOR SHARE) AS entry) \
-     SELECT CAST(CASE WHEN count(*) = cardinality(CAST($4 AS bigint[])) THEN '1' \
-         ELSE 'lockwood: the document has changed' END AS bigint) FROM held";
+         AND version = (CAST($4 AS bigint[]))[nth] FOR SHARE) AS entry";
 
 /// A part that the node's kind does not have becomes something that [`FITS`] refuses: children of what is no directory, a
 /// size of what is no regular file.
@@ -224,9 +257,3 @@ const FITS: &str = "nlink BETWEEN 0 AND 4294967295 AND xattrs BETWEEN 0 AND 4294
      AND coalesce(children, 0) >= 0 \
      AND (kind = 'directory' OR coalesce(children, parent) IS NULL AND name IS NULL) \
      AND (kind = 'regular' OR coalesce(size, blocks) IS NULL AND place IS NULL)";
-
-fn merge(condition: &str) -> String {
-    let merged =
-        format!("{MERGE}{condition} RETURNING CASE WHEN {FITS} THEN '1' ELSE '{MISFIT}' END AS verdict");
-    demand_of(&merged, "max(verdict)", CHANGED)
-}

@@ -16,6 +16,8 @@ pub(super) enum Value {
     /// A column of several rows.
     Ints(Vec<i64>),
     /// A column of several rows.
+    Texts(Vec<String>),
+    /// A column of several rows.
     ListOfBytes(Vec<Arc<[u8]>>),
 }
 
@@ -69,6 +71,7 @@ impl ToSql for Value {
             }
             Self::Bytes(bytes) if *ty == Type::BYTEA => (&**bytes).to_sql(ty, out),
             Self::Ints(numbers) if *ty == Type::INT8_ARRAY => numbers.to_sql(ty, out),
+            Self::Texts(texts) if *ty == Type::TEXT_ARRAY => texts.to_sql(ty, out),
             Self::ListOfBytes(list) if *ty == Type::BYTEA_ARRAY => {
                 list.iter().map(|bytes| &**bytes).collect::<Vec<&[u8]>>().to_sql(ty, out)
             }
@@ -77,7 +80,8 @@ impl ToSql for Value {
     }
 
     fn accepts(ty: &Type) -> bool {
-        [Type::INT8, Type::TEXT, Type::JSONB, Type::BYTEA, Type::INT8_ARRAY, Type::BYTEA_ARRAY].contains(ty)
+        let lists = [Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::BYTEA_ARRAY];
+        [Type::INT8, Type::TEXT, Type::JSONB, Type::BYTEA].contains(ty) || lists.contains(ty)
     }
 
     fn encode_format(&self, _ty: &Type) -> Format {
