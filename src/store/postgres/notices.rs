@@ -1,13 +1,15 @@
 //! Who changed what, told by NOTIFY and heard by LISTEN, each on a connection and a thread of its own.
 //!
-//! A payload is the text of a notice, and stays below the 8000 bytes that the server takes. Notices of a few
-//! milliseconds go together. What could not be sent or heard becomes [`Notice::Lost`].
+//! A payload is the text of a notice, and stays below the 8000 bytes that the server takes. To be told of one commit costs
+//! as much as of many, the server as well as who listens. So the first is sent at once, and of a host that goes on what a
+//! few hundredths of a second bring together; but at once again where somebody waits, for a lock or a session. What could
+//! not be sent or heard becomes [`Notice::Lost`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -16,12 +18,13 @@ use super::pool::{Pool, jittered};
 use super::value::Value;
 use super::{Commit, Listener, Notice, error};
 use crate::ambient;
-use crate::document::{Key, SessionId, Version};
+use crate::document::{Key, Kind, SessionId, Version};
 use crate::store::StoreError;
 use crate::store::notice::word;
 
 const PAYLOAD_MAX: usize = 7900;
-const GATHER: Duration = Duration::from_millis(3);
+/// The time between two that are sent. Well below the 100 ms within which others are to see a change.
+const GATHER: Duration = Duration::from_millis(40);
 /// More than this and all are told to look at everything.
 const BATCH_MAX: usize = 4096;
 const LOST: &str = "lost";
@@ -33,6 +36,13 @@ struct Told {
     at: Option<Version>,
     by: Option<SessionId>,
     keys: Vec<Key>,
+}
+
+impl Told {
+    /// Whether somebody may stand still until this is heard. Of locks for which nobody waits nobody is told.
+    fn is_awaited(&self) -> bool {
+        self.keys.iter().any(|key| matches!(key.kind(), Kind::Lock | Kind::Advisory | Kind::Session))
+    }
 }
 
 type Listeners = Arc<Mutex<Vec<Arc<dyn Listener>>>>;
@@ -128,10 +138,10 @@ fn teller(pool: &Pool, tell: &Receiver<Told>) {
     let mut connection: Option<Connection> = None;
     // Something was not told: the next that is sent says so.
     let mut gap = false;
+    let mut last_sent: Option<Instant> = None;
     while let Ok(first) = tell.recv() {
-        let mut batch = vec![first];
-        std::thread::sleep(GATHER);
-        batch.extend(tell.try_iter());
+        let batch = gather(first, tell, last_sent.map(|at| at + GATHER));
+        last_sent = Some(ambient::monotonic());
         let payloads = if gap { vec![LOST.to_owned()] } else { payloads(&batch) };
         gap = send(pool, &mut connection, &payloads).is_err();
         while gap && !pool.closing.load(Ordering::Relaxed) {
@@ -141,6 +151,19 @@ fn teller(pool: &Pool, tell: &Receiver<Told>) {
             gap = send(pool, &mut connection, &[LOST.to_owned()]).is_err();
         }
     }
+}
+
+/// What is told until then, or until somebody waits for it.
+fn gather(first: Told, tell: &Receiver<Told>, until: Option<Instant>) -> Vec<Told> {
+    let mut batch = vec![first];
+    while let Some(until) = until
+        && batch.last().is_some_and(|told| !told.is_awaited())
+        && let Ok(told) = tell.recv_timeout(until.saturating_duration_since(ambient::monotonic()))
+    {
+        batch.push(told);
+    }
+    batch.extend(tell.try_iter());
+    batch
 }
 
 fn send(pool: &Pool, connection: &mut Option<Connection>, payloads: &[String]) -> Result<(), StoreError> {
@@ -227,6 +250,24 @@ mod tests {
         let of_both = |key| (Some(Version(8)), Some(SessionId(7)), key);
         let expected = keys.into_iter().map(of_both).chain([(None, None, Key::Volume)]);
         assert_eq!(heard, expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_somebody_waits_for_ends_the_gathering() {
+        let (tell, told) = mpsc::channel();
+        let of = |key| Told { at: None, by: None, keys: vec![key] };
+        let begun = ambient::monotonic();
+        let gathered = |first, wait| gather(of(first), &told, Some(begun + wait)).len();
+        for key in [Key::Node(Ino(1)), Key::Lock("%2Fa".into()), Key::Node(Ino(2))] {
+            tell.send(of(key)).unwrap();
+        }
+        let long = Duration::from_secs(60);
+        assert_eq!(gathered(Key::Node(Ino(3)), long), 4);
+        assert_eq!(gathered(Key::Advisory(Ino(4)), long), 1);
+        assert_eq!(gather(of(Key::Node(Ino(5))), &told, None).len(), 1);
+        assert!(begun.elapsed() < long);
+        assert_eq!(gathered(Key::Node(Ino(6)), GATHER), 1);
+        assert!(begun.elapsed() >= GATHER);
     }
 
     #[test]
