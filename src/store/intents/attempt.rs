@@ -126,6 +126,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         mut found: Option<Vec<Option<StoredCell>>>,
     ) -> Result<Result<Planned, Key>, CommitError> {
         let mut polls = HashMap::new();
+        let mut had_misfit = false;
         for round in 0..WAITS_MAX {
             let seen = self.see_found(keys, found.take())?;
             let found: BTreeMap<&Key, &Seen> = keys.iter().zip(&seen).collect();
@@ -133,7 +134,16 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             if let Some(failed) = commit.checks.iter().find(|check| !check.holds(current(check.key()))) {
                 return Err(CommitError::Conflict(failed.key().clone()));
             }
-            let changes = changes(commit, current)?;
+            let changes = match changes(commit, current) {
+                // What was read is not of one instant: an entry may have gone, and been counted off its directory, between
+                // the look at it and the one at the directory. Then the check of the entry fails at the next look; if it
+                // holds, the entry was there all the time, and the count is wrong.
+                Err(CommitError::Store(StoreError::Damaged { .. })) if !had_misfit => {
+                    had_misfit = true;
+                    continue;
+                }
+                changes => changes?,
+            };
             let marks_all = marks_checked(commit);
             let hinders = |key: &Key, seen: &Seen| {
                 let marked_by_us = marks_all || changes.contains_key(key);

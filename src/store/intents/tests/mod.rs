@@ -9,6 +9,7 @@ mod later;
 mod lost;
 mod table;
 mod threads;
+mod torn;
 
 use std::sync::Arc;
 
