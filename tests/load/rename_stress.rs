@@ -50,8 +50,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use world::World;
 
-/// How late one mount may see what was done through another.
-const SEEN_WITHIN: Duration = Duration::from_millis(100);
+/// How late one mount may see what was done through another: `cache_ttl`, where no notices come.
+const SEEN_WITHIN: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     sys::set_up_process();
