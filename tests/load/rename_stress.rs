@@ -50,9 +50,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 use world::World;
 
-/// How late one mount may see what was done through another: `cache_ttl`, where no notices come.
-const SEEN_WITHIN: Duration = Duration::from_secs(1);
-
 fn main() -> ExitCode {
     sys::set_up_process();
     match run() {
@@ -107,9 +104,7 @@ fn run() -> Res<ExitCode> {
     let contention = contention()?.zip(before).map(|(after, before)| after.since(&before));
     let totals = Totals::of(&ledgers, &held);
     totals.print(elapsed, contention.as_ref());
-    if options.mounts.len() > 1 {
-        std::thread::sleep(SEEN_WITHIN);
-    }
+    std::thread::sleep(options.coherence);
     let mut wrong = judge_tree(&options, &world, &ledgers)?;
     wrong.extend(totals.not_exercised(&options, contention.as_ref()));
     if !options.plain {

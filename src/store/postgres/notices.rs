@@ -25,6 +25,8 @@ use crate::store::notice::word;
 const PAYLOAD_MAX: usize = 7900;
 /// The time between two that are sent. Well below the 100 ms within which others are to see a change.
 const GATHER: Duration = Duration::from_millis(40);
+/// So many keys wait for no more: what would become too much is sent in pieces.
+const ENOUGH: usize = 1024;
 /// More than this and all are told to look at everything.
 const BATCH_MAX: usize = 4096;
 const LOST: &str = "lost";
@@ -153,13 +155,17 @@ fn teller(pool: &Pool, tell: &Receiver<Told>) {
     }
 }
 
-/// What is told until then, or until somebody waits for it.
+/// What is told until then, or until it is enough or somebody waits for it.
 fn gather(first: Told, tell: &Receiver<Told>, until: Option<Instant>) -> Vec<Told> {
+    let (mut keys, mut is_awaited) = (first.keys.len(), first.is_awaited());
     let mut batch = vec![first];
     while let Some(until) = until
-        && batch.last().is_some_and(|told| !told.is_awaited())
+        && keys < ENOUGH
+        && !is_awaited
         && let Ok(told) = tell.recv_timeout(until.saturating_duration_since(ambient::monotonic()))
     {
+        keys += told.keys.len();
+        is_awaited = told.is_awaited();
         batch.push(told);
     }
     batch.extend(tell.try_iter());
@@ -253,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_waits_for_ends_the_gathering() {
+    fn what_is_enough_and_what_somebody_waits_for_ends_the_gathering() {
         let (tell, told) = mpsc::channel();
         let of = |key| Told { at: None, by: None, keys: vec![key] };
         let begun = ambient::monotonic();
@@ -265,6 +271,8 @@ mod tests {
         assert_eq!(gathered(Key::Node(Ino(3)), long), 4);
         assert_eq!(gathered(Key::Advisory(Ino(4)), long), 1);
         assert_eq!(gather(of(Key::Node(Ino(5))), &told, None).len(), 1);
+        let much = Told { at: None, by: None, keys: vec![Key::Volume; ENOUGH] };
+        assert_eq!(gather(much, &told, Some(begun + long)).len(), 1);
         assert!(begun.elapsed() < long);
         assert_eq!(gathered(Key::Node(Ino(6)), GATHER), 1);
         assert!(begun.elapsed() >= GATHER);

@@ -12,6 +12,7 @@ rename-stress: renames of every kind against one tree at once, and a judge (scri
   --seconds N       how long (default 60); up to six times as long, while a kind of operation or race is missing
   --workers N       workers that move, overwrite and contest (default 8); pairs for loops and empty directories and
                     holders of locks come on top, one for each four
+  --coherence-ms N  for so long a mount may show what was before another mount changed it (default 0)
   --seed N          replays the choices of a run
   --plain           DIR is any directory: leave out what needs lockwood
   --no-flags        without RENAME_EXCHANGE and RENAME_NOREPLACE, for filesystems that refuse them (bindfs 1.14)
@@ -36,6 +37,8 @@ pub(crate) struct Options {
     pub(crate) mounts: Vec<PathBuf>,
     pub(crate) duration: Duration,
     pub(crate) workers: usize,
+    /// For how long one mount may not see yet what was done through another.
+    pub(crate) coherence: Duration,
     pub(crate) seed: u64,
     pub(crate) plain: bool,
     pub(crate) no_flags: bool,
@@ -61,6 +64,7 @@ impl Options {
             mounts: args.take_list("--mount")?.into_iter().map(PathBuf::from).collect(),
             duration: Duration::from_secs(args.take("--seconds")?.unwrap_or(60)),
             workers: args.take("--workers")?.unwrap_or(8),
+            coherence: Duration::from_millis(args.take("--coherence-ms")?.unwrap_or(0)),
             seed: args.take("--seed")?.unwrap_or_else(common::fresh_seed),
             plain: args.take_flag("--plain"),
             no_flags: args.take_flag("--no-flags"),
