@@ -269,7 +269,7 @@ pub(super) struct Recover {
     pub(super) target: PathBuf,
     /// Only this session
     pub(super) session: Option<SessionId>,
-    /// Print what was done as JSON: `recovered` and `live`
+    /// Print what was done as JSON: `recovered`, `live` and `of_no_session`
     #[arg(long)]
     pub(super) json: bool,
 }

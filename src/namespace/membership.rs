@@ -51,6 +51,9 @@ const LOOK_HERE: Duration = Duration::from_millis(100);
 const KEEP_FOR: Duration = Duration::from_secs(10);
 /// Once a lease a session looks for claims of operations that are over.
 const LOOKS_PER_SWEEP: u32 = BEATS_PER_LEASE;
+/// So often a session looks for intents of nobody when it has joined, and when somebody has died: for a lease, in which
+/// requests of the dead may still arrive.
+const LOOKS_FOR_STRAYS: u32 = BEATS_PER_LEASE;
 
 /// A session at work.
 pub(super) struct Membership {
@@ -79,6 +82,18 @@ struct Watcher {
     redlock: Option<Redlock>,
     bell: Arc<Bell>,
     lease: Duration,
+}
+
+/// What a watcher remembers from look to look.
+#[derive(Default)]
+struct Memory {
+    looks: u32,
+    /// Of the sessions.
+    observer: Observer,
+    /// Of the intents that belong to none.
+    strays: Observer,
+    /// How often those are still looked for.
+    looks_for_strays: u32,
 }
 
 /// What a session begins with.
@@ -265,8 +280,8 @@ impl Drop for Membership {
 
 impl Watcher {
     fn run(self, boot_id: &str) {
-        let mut observer = Observer::default();
-        let (mut looks, mut failing) = (0_u32, false);
+        let mut memory = Memory { looks_for_strays: LOOKS_FOR_STRAYS, ..Memory::default() };
+        let mut failing = false;
         let mut here: Vec<Session> = Vec::new();
         let look_every = self.lease / BEATS_PER_LEASE;
         let mut next = Duration::ZERO;
@@ -275,8 +290,7 @@ impl Watcher {
             let died = here.iter().any(|session| alive::is_gone(session, boot_id));
             if died || now >= next || self.bell.take_new_session() {
                 next = now + look_every;
-                looks = looks.wrapping_add(1);
-                match self.look(&mut observer, boot_id, looks) {
+                match self.look(&mut memory, boot_id) {
                     Ok(others) => {
                         self.bell.know(others.iter().map(|session| session.id).chain([self.member.id()]));
                         here = others.into_iter().filter(|session| session.boot_id == boot_id).collect();
@@ -295,22 +309,39 @@ impl Watcher {
     }
 
     /// Looks at the other sessions, and returns those that live on.
-    fn look(&self, observer: &mut Observer, boot_id: &str, looks: u32) -> Result<Vec<Session>, StoreError> {
+    fn look(&self, memory: &mut Memory, boot_id: &str) -> Result<Vec<Session>, StoreError> {
+        memory.looks = memory.looks.wrapping_add(1);
         let is_gone = |session: &Session| alive::is_gone(session, boot_id);
         let collect = |dead| collect_of(&*self.store, &self.collector, dead);
-        let observed = self.member.observe(observer, &is_gone, &collect)?;
+        let observed = self.member.observe(&mut memory.observer, &is_gone, &collect)?;
         for ended in observed.ended {
             drop_locks(self.redlock.as_ref(), ended);
             log::warn!("session {ended} was dead: what it left is cleaned up, and its locks are free");
             alive::forget(ended);
             self.collector.sweep_after(ended);
+            memory.looks_for_strays = LOOKS_FOR_STRAYS;
         }
-        if looks.is_multiple_of(LOOKS_PER_SWEEP)
+        if memory.looks.is_multiple_of(LOOKS_PER_SWEEP)
             && let Err(error) = self.locks.sweep()
         {
             log::debug!("locks were not swept: {error}");
         }
+        if let Err(error) = self.look_for_strays(memory) {
+            log::debug!("intents of nobody were not swept: {error}");
+        }
         Ok(observed.others)
+    }
+
+    /// Whoever dies in the middle of a commit that names no session, as a collector's, leaves an intent that belongs to no
+    /// session which anybody would recover.
+    fn look_for_strays(&self, memory: &mut Memory) -> Result<(), StoreError> {
+        if memory.looks_for_strays > 0
+            && self.store.intents().is_some()
+            && self.member.recoverer().sweep_slots(&mut memory.strays, self.lease)?.left == 0
+        {
+            memory.looks_for_strays -= 1;
+        }
+        Ok(())
     }
 }
 

@@ -18,11 +18,12 @@ use crate::cli::target::{SharedVolume, Target};
 use crate::content::BackingFiles;
 use crate::document::{Document, Kind, Orphan, Session, SessionId};
 use crate::fuse::control::refusals;
-use crate::lock::session::{Observer, observe};
+use crate::lock::session::{DEFAULT_LEASE, Observer, Swept, observe};
 use crate::namespace::{Looked, Namespace, Outsider, Recovered, SessionInfo, Settings};
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
 use crate::store::embedded::owner;
+use crate::store::intents::Settled;
 use crate::store::{Range, Reader, StoreError, for_each};
 
 /// A heartbeat is looked at so often while it must be seen to stand still.
@@ -37,6 +38,8 @@ const BACKING_FILES_OPEN: usize = 64;
 struct Report {
     recovered: Vec<Recovered>,
     live: Vec<Session>,
+    /// What named no session, and was cut short.
+    of_nobody: Settled,
 }
 
 pub(in crate::cli) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
@@ -56,11 +59,12 @@ pub(in crate::cli) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
         // Who owns the store recovered it before it was mounted.
         (None, _) => {
             let live = sessions::all(&target)?.into_iter().map(|seen| seen.session).collect();
-            Report { recovered: Vec::new(), live }
+            Report { live, ..Report::default() }
         }
     };
     if arguments.json {
-        print_json(&json!({ "recovered": report.recovered, "live": report.live }))?;
+        let Report { recovered, live, of_nobody } = &report;
+        print_json(&json!({ "recovered": recovered, "live": live, "of_no_session": of_nobody }))?;
     } else {
         print(&words(&report))?;
     }
@@ -89,6 +93,7 @@ fn watch(outsider: &Outsider, only: Option<SessionId>) -> Result<Report, Failure
     let mut observer = Observer::default();
     // The heartbeats of those that were there at the first look, until each is decided.
     let mut undecided: Option<BTreeMap<SessionId, u64>> = None;
+    let mut strays = Observer::default();
     let mut report = Report::default();
     let mut bar = None;
     loop {
@@ -107,15 +112,22 @@ fn watch(outsider: &Outsider, only: Option<SessionId>) -> Result<Report, Failure
             // It has ended, or somebody else has recovered it.
             found => found.is_some(),
         });
-        let leases = || others.iter().filter(|session| waiting.contains_key(&session.id)).map(|s| s.lease_ms);
+        let swept = if only.is_none() { outsider.sweep_intents(&mut strays)? } else { Swept::default() };
+        report.of_nobody += swept.settled;
+        let of_nobody =
+            (swept.left > 0).then(|| u64::try_from(DEFAULT_LEASE.as_millis()).unwrap_or(u64::MAX));
+        let watched = || others.iter().filter(|session| waiting.contains_key(&session.id));
+        let leases = || watched().map(|session| session.lease_ms).chain(of_nobody);
         let (Some(shortest), Some(longest)) = (leases().min(), leases().max()) else { break };
         let bar = bar.get_or_insert_with(|| {
-            let (count, lease) = (waiting.len(), longest as f64 / 1000.0);
-            let sessions = if count == 1 { "session" } else { "sessions" };
-            eprintln!(
-                "lockwood: {count} {sessions} may live: watching for a heartbeat, for a lease ({lease} s)"
-            );
-            countdown("watching for heartbeats", Duration::from_millis(longest))
+            let lease = longest as f64 / 1000.0;
+            let why = match waiting.len() {
+                0 => "an intent of no session may be in use: watching whether it changes".to_owned(),
+                1 => "1 session may live: watching for a heartbeat".to_owned(),
+                count => format!("{count} sessions may live: watching for a heartbeat"),
+            };
+            eprintln!("lockwood: {why}, for a lease ({lease} s)");
+            countdown("watching for changes", Duration::from_millis(longest))
         });
         let pause = (Duration::from_millis(shortest) / LOOKS_PER_LEASE).max(PAUSE_MIN);
         std::thread::sleep(pause);
@@ -165,7 +177,7 @@ fn of_directory(store: &Path) -> Result<Report, Failure> {
         advisory_locks: 0,
         objects: 0,
     };
-    Ok(Report { recovered: before.sessions.into_iter().map(recovered).collect(), live: Vec::new() })
+    Ok(Report { recovered: before.sessions.into_iter().map(recovered).collect(), ..Report::default() })
 }
 
 /// What those left that had the store open.
@@ -201,7 +213,13 @@ fn words(report: &Report) -> String {
         text.push_str(&format!("{} was dead{by}: it is cleaned up after\n", named(&done.session)));
         text.push_str(&left_words(done));
     }
-    if report.recovered.is_empty() {
+    let Settled { rolled_forward, aborted } = report.of_nobody;
+    for (count, what) in [(rolled_forward, "completed"), (aborted, "undone")] {
+        if count > 0 {
+            text.push_str(&format!("{count} commits of no session, cut short, are {what}\n"));
+        }
+    }
+    if report.recovered.is_empty() && report.of_nobody == Settled::default() {
         text.push_str("nothing to recover\n");
     }
     for session in &report.live {

@@ -5,6 +5,7 @@
 //!
 //! A recoverer changes session and lock documents, and names no session as the author: nothing of this needs one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::observe::{Observer, Verdict};
 use super::plan::{Found, SlotsSeen, Step, next_step};
 use super::state::{SessionEvent, after};
 use crate::ambient::Clock;
-use crate::document::{Document, Kind, Session, SessionId, SessionState, SlotState};
+use crate::document::{Document, Kind, Session, SessionId, SessionState, SlotState, Version};
 use crate::lock::change::{Decision, Store};
 use crate::lock::shared::claims;
 use crate::store::cells::{Cell, CellKey, Cells, Change, Listed, MarkedDocument, StoredCell};
@@ -33,6 +34,24 @@ pub struct Census {
     pub dead: Vec<Session>,
     /// The others, as they were read.
     pub others: Vec<Session>,
+}
+
+/// What a look for the slots of sessions that have no document did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// The intents of those that had stood still for long enough; their slots are gone.
+    pub settled: Settled,
+    /// How many such sessions are left.
+    pub left: usize,
+}
+
+/// The slots of a session that has no document.
+#[derive(Default)]
+struct Stray {
+    /// All have a lower number.
+    slots: u16,
+    /// The greatest of theirs.
+    version: Version,
 }
 
 /// Cleans up after dead sessions.
@@ -131,9 +150,7 @@ impl Recoverer {
             match next_step(&Found { state, slots: seen, claims, collected }) {
                 Step::Fence => self.take(dead, SessionEvent::Fence)?,
                 Step::SettleIntents => {
-                    let now = intents::settle(&self.store.cells, &self.store.clock, dead, slots)?;
-                    settled.rolled_forward += now.rolled_forward;
-                    settled.aborted += now.aborted;
+                    settled += intents::settle(&self.store.cells, &self.store.clock, dead, slots)?;
                 }
                 Step::DropClaims => {
                     claims::drop_session(&self.store, dead)?;
@@ -157,22 +174,38 @@ impl Recoverer {
         )))
     }
 
-    /// Deletes slots whose session has no document: a request to make them came late. Returns how many. To be called now
-    /// and then; they only take room.
+    /// Settles and deletes the slots whose session has no document: a commit of nobody's was cut short, or a request to make
+    /// slots came late. Some are left and waited for, as a commit of nobody's that is still being made would fail. They are
+    /// settled once their slots have stood still for a lease in the eyes of `observer`, so
+    /// this is to be called like [`look`](Self::look), until none is left.
     ///
     /// # Errors
     /// The store's.
-    pub fn sweep_slots(&self) -> Result<usize, StoreError> {
-        let mut left = Vec::new();
-        for (slot, _) in self.store.insist(|| self.store.cells.list(Listed::Slots))? {
-            // Read after the slot was seen: a session's document is made before its slots.
-            let CellKey::Slot(session, _) = slot else { continue };
-            if self.store.read(&key(session))?.is_none() {
-                left.push(slot);
-            }
+    pub fn sweep_slots(&self, observer: &mut Observer, lease: Duration) -> Result<Swept, StoreError> {
+        let mut strays: BTreeMap<SessionId, Stray> = BTreeMap::new();
+        for (slot, found) in self.store.insist(|| self.store.cells.list(Listed::Slots))? {
+            let CellKey::Slot(session, index) = slot else { continue };
+            let stray = strays.entry(session).or_default();
+            stray.slots = stray.slots.max(index.saturating_add(1));
+            stray.version = stray.version.max(found.version);
         }
-        self.delete_slots(&left)?;
-        Ok(left.len())
+        // Read after the slots were seen: a session's document is made before its slots.
+        let keys: Vec<CellKey> = strays.keys().map(|session| key(*session)).collect();
+        let found = self.store.insist(|| self.store.cells.read_many(&keys))?;
+        let now = self.store.clock.now();
+        let mut has_document = found.iter().map(Option::is_some);
+        strays.retain(|_, _| !has_document.next().unwrap_or(true));
+        observer.retain(|known| strays.contains_key(&known));
+        let mut swept = Swept::default();
+        for (session, stray) in strays {
+            if observer.observe(session, stray.version.0, lease, now) == Verdict::Wait {
+                swept.left += 1;
+                continue;
+            }
+            swept.settled += intents::settle(&self.store.cells, &self.store.clock, session, stray.slots)?;
+            self.delete_slots(&slot_keys(session, stray.slots))?;
+        }
+        Ok(swept)
     }
 
     fn slots_seen(&self, session: SessionId, slots: u16) -> Result<SlotsSeen, StoreError> {

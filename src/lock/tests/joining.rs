@@ -81,7 +81,7 @@ fn joining_goes_wrong_at_each_step() {
             cells.land();
             // What came late: a session that has not lived, or slots of none.
             other.recover(1).unwrap();
-            other.member.recoverer().sweep_slots().unwrap();
+            other.sweep_slots();
             assert_eq!((world.state(1), world.slots(1)), (None, 0), "{fault:?} at {at}");
         }
         assert!(steps >= 4, "{fault:?}: only {steps} steps");
@@ -106,7 +106,7 @@ fn a_session_that_was_fenced_while_it_joined_never_lives() {
     };
     assert!(matches!(fenced_only, Err(StoreError::Fenced)));
     other.recover(2).unwrap();
-    other.member.recoverer().sweep_slots().unwrap();
+    other.sweep_slots();
     assert_eq!((world.state(2), world.slots(1), world.slots(2)), (None, 0, 0));
     assert_eq!(world.cells.list(Listed::Slots).unwrap().len(), usize::from(SLOTS), "those of the living");
 }
@@ -130,7 +130,7 @@ fn an_end_that_is_cut_short_is_finished_by_others() {
             }
             host.cells.land();
             other.recover(1).unwrap();
-            other.member.recoverer().sweep_slots().unwrap();
+            other.sweep_slots();
             other.locks.sweep().unwrap();
             assert_eq!((world.state(1), world.slots(1)), (None, 0), "{fault:?} at {at}");
             assert_eq!(world.locks(), "", "{fault:?} at {at}");

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::world::{Fault, SLOTS, World, hold, rename, share};
+use super::world::{Fault, Faulty, LEASE, SLOTS, World, hold, rename, share};
 use crate::document::{Document, Ino, Key, Orphan, SessionId, SessionState, SlotState};
-use crate::store::cells::{Cell, CellKey, Cells};
-use crate::store::{Commit, CommitError, Reader, Store, StoreError};
+use crate::lock::session::Observer;
+use crate::store::cells::{Cell, CellKey, Cells, Listed};
+use crate::store::intents::shared::{Remote, SharedIntents};
+use crate::store::{Commit, CommitError, Outage, Reader, Store, StoreError};
 
 /// A session that holds some locks, waits for another, and dies.
 fn world_with_a_dead_session() -> (World, super::world::Host) {
@@ -221,4 +223,67 @@ fn a_commit_overtaken_by_recovery_at_each_step() {
         assert!(matches!(zombie.store.commit(&commit), Err(CommitError::Store(StoreError::Fenced))), "{at}");
     }
     assert!(outcomes[0] > 2 && outcomes[1] > 2, "{outcomes:?}");
+}
+
+impl Remote for Faulty {
+    fn outage(&self) -> Option<Outage> {
+        None
+    }
+}
+
+/// Whatever it was at when its process was killed: it is settled once it has stood still for a lease, and not before.
+#[test]
+fn a_commit_of_nobody_that_is_cut_short_leaves_nothing() {
+    let (kept, gone) = (Key::Orphan(Ino(2)), Key::Orphan(Ino(3)));
+    let orphan = |session| Document::Orphan(Orphan { session: SessionId(session) });
+    let (mut left, mut undone, mut completed) = (0, 0, 0);
+    for fault in [Fault::Dies, Fault::DiesAfter] {
+        for at in 0.. {
+            let what = format!("{fault:?} at {at}");
+            let world = World::new();
+            let host = world.join(9);
+            host.store
+                .commit(&Commit::new().put(kept.clone(), orphan(1)).put(gone.clone(), orphan(1)))
+                .unwrap();
+            let cells = Faulty::new(&world.cells);
+            cells.fail(at, fault);
+            let commit = Commit::new().put(kept.clone(), orphan(2)).delete(gone.clone());
+            let nobody = SharedIntents::new(Arc::clone(&cells), host.clock.clone());
+            let committed = nobody.commit(&commit);
+            if !cells.happened() {
+                break;
+            }
+            let slots = || world.cells.list(Listed::Slots).unwrap().len() - usize::from(SLOTS);
+            let mut observer = Observer::default();
+            let mut look = || host.member.recoverer().sweep_slots(&mut observer, LEASE).unwrap();
+            left += slots();
+            for _ in 0..4 {
+                assert_eq!(look().left, slots(), "{what}: before the lease is over");
+                host.clock.advance(LEASE / 4);
+            }
+            let swept = look();
+            undone += swept.settled.aborted;
+            completed += swept.settled.rolled_forward;
+            assert_eq!((swept.left, slots()), (0, 0), "{what}");
+            let owner = |key: &Key| match host.store.get(key).unwrap().map(|stored| stored.document) {
+                Some(document) => match &*document {
+                    Document::Orphan(Orphan { session }) => session.0,
+                    other => panic!("{other:?}"),
+                },
+                None => 0,
+            };
+            let after = (owner(&kept), owner(&gone));
+            assert!(matches!(after, (1, 1) | (2, 0)), "{what}: {after:?}");
+            assert!(committed.is_err() || after == (2, 0), "{what}: acknowledged, and undone");
+            for key in [&kept, &gone] {
+                let found = world.cells.read(&CellKey::Document(key.clone())).unwrap();
+                let mark = found.map(|found| match &*found.cell {
+                    Cell::Document(document) => document.mark.is_some(),
+                    other => panic!("{other:?}"),
+                });
+                assert_ne!(mark, Some(true), "{what}: a mark is left at {key}");
+            }
+        }
+    }
+    assert!(left > 4 && undone > 0 && completed > 0, "{left} left, {undone} undone, {completed} completed");
 }

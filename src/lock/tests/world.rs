@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::ambient::Clock;
 use crate::document::{Key, Session, SessionId, SessionState, Version};
 use crate::lock::session::state::tests::session;
-use crate::lock::session::{Member, in_cell, key};
+use crate::lock::session::{Member, Observer, in_cell, key};
 use crate::lock::shared::Settings;
 use crate::lock::{LockError, LockId, LockSet, Mode, SharedGuard, SharedLocks};
 use crate::store::cells::memory::MemoryCells;
@@ -323,6 +323,14 @@ impl Host {
 
     pub(super) fn recover(&self, dead: u64) -> Result<(), StoreError> {
         self.member.recover(SessionId(dead), &|_| Ok(()))
+    }
+
+    /// Takes away the slots of no session that stand still: that takes two looks.
+    pub(super) fn sweep_slots(&self) {
+        let mut observer = Observer::default();
+        let mut sweep = || self.member.recoverer().sweep_slots(&mut observer, Duration::ZERO).unwrap();
+        sweep();
+        assert_eq!(sweep().left, 0);
     }
 
     pub(super) fn leave(&self) -> Result<(), StoreError> {

@@ -12,7 +12,7 @@ use crate::ambient::{self, Clock, SystemClock};
 use crate::content::Contents;
 use crate::document::{Document, Kind, Session, SessionId, SessionState, Volume};
 use crate::lock::redlock::{self, Redlock, Settings as RedlockSettings};
-use crate::lock::session::{Census, Observer, Recoverer, Standing};
+use crate::lock::session::{Census, Observer, Recoverer, Standing, Swept};
 use crate::lock::shared::{Settings as LockSettings, lock_documents};
 use crate::lock::{LockDocument, LockError, OperationDocument, operations_of};
 use crate::namespace::collect::Collector;
@@ -130,6 +130,18 @@ impl Outsider {
         let is_gone = |session: &Session| alive::is_gone(session, &self.boot_id);
         let Census { dead, others } = self.recoverer.look(observer, &concerned, &is_gone)?;
         Ok(Looked { dead, others })
+    }
+
+    /// Cleans up after commits that named no session and were cut short, once they have stood still for a lease in the eyes
+    /// of `observer`: to be called as [`Self::look`] is, until none is left.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn sweep_intents(&self, observer: &mut Observer) -> Result<Swept> {
+        match self.store.intents() {
+            Some(_) => Ok(self.recoverer.sweep_slots(observer, DEFAULT_LEASE)?),
+            None => Ok(Swept::default()),
+        }
     }
 
     /// Declares a session dead, whatever it says of itself, and cleans up after it: see [`Self::recover`].

@@ -43,12 +43,19 @@ pub fn create_slots<C: Cells + ?Sized>(
 }
 
 /// What was done about the intents of a dead session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Settled {
     /// Commits that had been decided, and were completed.
     pub rolled_forward: u32,
     /// Commits that had not, and were undone.
     pub aborted: u32,
+}
+
+impl std::ops::AddAssign for Settled {
+    fn add_assign(&mut self, more: Self) {
+        self.rolled_forward += more.rolled_forward;
+        self.aborted += more.aborted;
+    }
 }
 
 /// Settles all that a dead session has begun: what it has committed is completed, all else is aborted, and its slots are

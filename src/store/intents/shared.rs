@@ -3,9 +3,10 @@
 //! Owns which session's intents a commit is made with. Imports the port, the cells' port, `ambient` and `later`.
 //!
 //! What is hard: a commit that names no session (a collector's, a recoverer's) has no intents either, and needs one. It is
-//! made for this commit, under an id that no session has, and taken away behind it, so that a process that is killed hardly
-//! leaves one that nobody would look for. Nobody ever declares that id dead, so such a commit is not fenced, as on every
-//! engine; and whoever finds its intent pending for too long aborts it, as everybody's.
+//! made for this commit, under an id that no session has, and taken away behind it. A process that is killed in between
+//! leaves it, for the `sweep_slots` of `lock::session` to find. Until it has stood still for a lease nobody declares that id
+//! dead, so such a commit is not fenced, as on every engine; and whoever finds its intent pending for too long aborts it, as
+//! everybody's.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -299,7 +299,15 @@ fn end(world: &Arc<World>, beating: &Beating) -> Result<(), String> {
         }
     }
     site.locks.sweep().map_err(|error| format!("sweeping ghosts: {error}"))?;
-    site.member.recoverer().sweep_slots().map_err(|error| format!("sweeping slots: {error}"))?;
+    let mut strays = Observer::default();
+    for _ in 0..200 {
+        site.member.beat().map_err(|error| format!("the last session beats: {error}"))?;
+        let left = site.member.recoverer().sweep_slots(&mut strays, LEASE);
+        if left.map_err(|error| format!("sweeping slots: {error}"))?.left == 0 {
+            break;
+        }
+        site.sleep(LEASE / 5);
+    }
     site.member.leave(&collect_nothing).map_err(|error| format!("the last session leaves: {error}"))?;
     let cells = cells(world, 0);
     for what in [Listed::Locks, Listed::Slots] {
