@@ -20,8 +20,7 @@ const COMMIT: &str = "COMMIT";
 const DRAW_VERSION: &str = "SELECT nextval('versions')";
 const SET_OUTCOME: &str = "WITH found AS (UPDATE outcome SET number = $2, version = currval('versions'), used = now() \
      WHERE connection = $1 AND NOT closed RETURNING version) \
-     SELECT CAST(CASE WHEN count(*) = 1 THEN CAST(max(version) AS text) \
-     ELSE 'lockwood: the connection was given up' END AS bigint) FROM found";
+     SELECT CAST(coalesce((SELECT CAST(version AS text) FROM found), 'lockwood: the connection was given up') AS bigint)";
 const CLOSE_OUTCOME: &str =
     "UPDATE outcome SET closed = true WHERE connection = $1 RETURNING number, version";
 

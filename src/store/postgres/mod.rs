@@ -34,6 +34,7 @@
 mod commit;
 mod connection;
 mod error;
+mod merge;
 mod notices;
 mod open;
 mod plan;

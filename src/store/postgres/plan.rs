@@ -20,7 +20,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::connection::{Call, Sql};
-use super::rows::{document_values, key_values, merge_values, placeholder};
+use super::merge::touched;
+use super::rows::{document_values, key_values, placeholder};
 use super::tables::Action;
 use super::value::Value;
 use super::whole::Parts;
@@ -207,11 +208,13 @@ fn delete(key: &Key, check: Option<&Check>, steps: &mut Vec<Step>) {
 }
 
 fn merge(key: &Key, check: Option<&Check>, delta: &NodeDelta, steps: &mut Vec<Step>) -> Result<(), Key> {
-    let values = merge_values(delta);
+    let (touched, values) = touched(delta);
     steps.push(match check {
         Some(Check::Absent(_)) => return Err(key.clone()),
-        None | Some(Check::Exists(_)) => step(key, Action::Merge, values),
-        Some(Check::Version(_, version)) => step(key, Action::MergeVersion, with_version(values, *version)),
+        None | Some(Check::Exists(_)) => step(key, Action::Merge(touched), values),
+        Some(Check::Version(_, version)) => {
+            step(key, Action::MergeVersion(touched), with_version(values, *version))
+        }
     });
     Ok(())
 }

@@ -14,8 +14,8 @@ use super::tables::table;
 use super::value::Value;
 use crate::document::{
     AdvisoryRecord, Body, Chunk, Content, Directory, Document, Entry, EntryPosition, FileKind, Ino, Key,
-    Kind, LockRecord, Name, Node, NodeDelta, Orphan, Regular, Session, SessionId, SessionState, Stored,
-    Timestamp, Version, Volume, Xattr,
+    Kind, LockRecord, Name, Node, Orphan, Regular, Session, SessionId, SessionState, Stored, Timestamp,
+    Version, Volume, Xattr,
 };
 use crate::store::StoreError;
 
@@ -35,7 +35,7 @@ pub(super) fn key_values(key: &Key) -> Vec<Value> {
 }
 
 /// A word of one of the document's enumerations, as its JSON has it.
-fn word(value: impl Serialize) -> Value {
+pub(super) fn word(value: impl Serialize) -> Value {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => Value::Text(word),
         _ => Value::Null, // No unit variant does this; a NOT NULL column would refuse it.
@@ -115,25 +115,6 @@ fn node_values(node: &Node) -> Vec<Value> {
         directory.map(|directory| directory.children).into(),
         target,
         rdev,
-    ]);
-    values
-}
-
-/// The columns of a merge, in the order of its statement.
-pub(super) fn merge_values(delta: &NodeDelta) -> Vec<Value> {
-    let time = |time: Option<Timestamp>| [time.map(|t| t.sec).into(), time.map(|t| t.nsec).into()];
-    let mut values: Vec<Value> = vec![i64::from(delta.nlink).into(), i64::from(delta.xattrs).into()];
-    values.extend([delta.atime, delta.mtime, delta.ctime].into_iter().flat_map(time));
-    let children_of_others = if delta.children == 0 { Value::Null } else { delta.children.into() };
-    values.extend([
-        delta.mode_clear.into(),
-        delta.children.into(),
-        children_of_others,
-        delta.reparent.as_ref().map(|(parent, _)| parent.0).into(),
-        delta.reparent.as_ref().map(|(_, name)| name.as_bytes()).into(),
-        delta.extent.map(|extent| extent.size_at_least).into(),
-        delta.extent.map(|extent| extent.blocks).into(),
-        delta.extent.map_or(Value::Null, |extent| word(extent.place)),
     ]);
     values
 }

@@ -4,6 +4,7 @@
 //! that it stands in. SQL has no statement that only fails; so the outermost number is made of a text that is none
 //! ([`demand`]). The server's message then quotes that text, in any language.
 
+use super::merge::Touched;
 use crate::document::Kind;
 
 /// The version of what a transaction writes, which it has drawn before.
@@ -96,31 +97,32 @@ pub(super) enum Action {
     Delete,
     /// Removes it; it must have the version.
     DeleteVersion,
-    /// Adds to its counters and sets its times.
-    Merge,
+    /// Adds to its counters and sets its times; it must be there.
+    Merge(Touched),
     /// The same; it must have the version.
-    MergeVersion,
+    MergeVersion(Touched),
     /// Keeps whoever would change the state of the session out; it must be live.
     HoldLive,
     /// The same for a commit that changes that very session.
     HoldLiveAlone,
 }
 
-/// A query that holds or changes rows, and how many it must find. Each row has a column `fits`: whether what was made of it
-/// is a document.
+/// A query that holds or changes what a commit is about, and finds one row. That has a column `fits`: whether it may be so.
 pub(super) struct Demand {
     pub(super) query: String,
-    wanted: &'static str,
-    otherwise: &'static str,
+    /// What is wrong if there is no row.
+    absent: &'static str,
+    /// What is wrong if it does not fit.
+    unfit: &'static str,
 }
 
 impl Demand {
-    /// Makes a number of the query's rows, or fails with what is wrong with them. `at` is quoted behind that.
-    pub(super) fn verdict(&self, at: &str) -> String {
-        let Self { wanted, otherwise, .. } = self;
+    /// Makes a number of the query's row, which is found under the name `found`, or fails with what is wrong. `at` is quoted
+    /// behind that.
+    pub(super) fn verdict(&self, found: &str, at: &str) -> String {
+        let Self { absent, unfit, .. } = self;
         format!(
-            "CAST(CASE WHEN count(*) <> {wanted} THEN '{otherwise}{at}' \
-             WHEN NOT bool_and(fits) THEN '{MISFIT}{at}' ELSE '1' END AS bigint)"
+            "CAST(coalesce((SELECT CASE WHEN fits THEN '1' ELSE '{unfit}{at}' END FROM {found}), '{absent}{at}') AS bigint)"
         )
     }
 }
@@ -130,7 +132,7 @@ pub(super) fn sql(kind: Kind, action: Action) -> String {
     match statement(kind, action) {
         Statement::Read(text) => text,
         Statement::Demand(demand) => {
-            format!("WITH found AS ({}) SELECT {} FROM found", demand.query, demand.verdict(""))
+            format!("WITH found AS ({}) SELECT {}", demand.query, demand.verdict("found", ""))
         }
     }
 }
@@ -159,9 +161,9 @@ pub(super) fn statement(kind: Kind, action: Action) -> Statement {
         "INSERT INTO {name} ({key_list}, {column_list}, version) VALUES ({}, {VERSION})",
         all(1, keys + columns.len())
     );
-    let found = |query: String, otherwise| Demand { query, wanted: "1", otherwise };
-    let held = |condition: String, lock: &str, otherwise| {
-        found(format!("SELECT true AS fits FROM {name} WHERE {is_key}{condition} {lock}"), otherwise)
+    let found = |query: String, absent| Demand { query, absent, unfit: MISFIT };
+    let held = |condition: String, lock: &str, absent| {
+        found(format!("SELECT true AS fits FROM {name} WHERE {is_key}{condition} {lock}"), absent)
     };
     Statement::Demand(match action {
         Action::Get => {
@@ -189,11 +191,7 @@ pub(super) fn statement(kind: Kind, action: Action) -> Statement {
             ));
         }
         Action::HoldVersion => held(format!(" AND version = ${}", keys + 1), "FOR SHARE", CHANGED),
-        Action::HoldVersions => Demand {
-            query: HOLD_VERSIONS.to_owned(),
-            wanted: "cardinality(CAST($4 AS bigint[]))",
-            otherwise: CHANGED,
-        },
+        Action::HoldVersions => Demand { query: HOLD_VERSIONS.to_owned(), absent: CHANGED, unfit: CHANGED },
         Action::HoldExisting => held(String::new(), "FOR KEY SHARE", CHANGED),
         Action::HoldLive => held(" AND state = 'live'".to_owned(), "FOR KEY SHARE", FENCED),
         Action::HoldLiveAlone => held(" AND state = 'live'".to_owned(), "FOR UPDATE", FENCED),
@@ -210,8 +208,8 @@ pub(super) fn statement(kind: Kind, action: Action) -> Statement {
         Action::DeleteVersion => {
             found(format!("DELETE FROM {name} WHERE {is_key} AND version = ${} {made}", keys + 1), CHANGED)
         }
-        Action::Merge => found(format!("{MERGE} RETURNING {FITS} AS fits"), CHANGED),
-        Action::MergeVersion => found(format!("{MERGE} AND version = $18 RETURNING {FITS} AS fits"), CHANGED),
+        Action::Merge(touched) => found(touched.sql(false), CHANGED),
+        Action::MergeVersion(touched) => found(touched.sql(true), CHANGED),
     })
 }
 
@@ -234,26 +232,8 @@ fn selected(columns: &[&str]) -> String {
 
 /// Each entry by its key, whatever the planner thinks of the size of the table; and by subscripts, since it guesses how long
 /// an array is, and plans anew each time where it finds a shorter one.
-const HOLD_VERSIONS: &str = "SELECT true AS fits FROM generate_subscripts(CAST($4 AS bigint[]), 1) AS nth, \
+const HOLD_VERSIONS: &str = "SELECT count(*) = cardinality(CAST($4 AS bigint[])) AS fits \
+     FROM generate_subscripts(CAST($4 AS bigint[]), 1) AS nth, \
      LATERAL (SELECT 1 FROM entry WHERE parent = (CAST($1 AS bigint[]))[nth] \
          AND position = (CAST($2 AS bigint[]))[nth] AND name = (CAST($3 AS bytea[]))[nth] \
          AND version = (CAST($4 AS bigint[]))[nth] FOR SHARE) AS entry";
-
-/// A part that the node's kind does not have becomes something that [`FITS`] refuses: children of what is no directory, a
-/// size of what is no regular file.
-const MERGE: &str = "UPDATE node SET nlink = nlink + $2, xattrs = xattrs + $3, \
-     atime = coalesce($4, atime), atime_ns = coalesce($5, atime_ns), \
-     mtime = coalesce($6, mtime), mtime_ns = coalesce($7, mtime_ns), \
-     ctime = coalesce($8, ctime), ctime_ns = coalesce($9, ctime_ns), \
-     mode = mode & ~CAST($10 AS bigint), \
-     children = CASE WHEN kind = 'directory' THEN children + $11 ELSE CAST($12 AS bigint) END, \
-     parent = coalesce($13, parent), name = coalesce($14, name), \
-     size = greatest(size, $15), blocks = coalesce($16, blocks), place = coalesce($17, place), \
-     version = currval('versions') WHERE ino = $1";
-
-/// Whether the node that a merge has made is one. Not constraints of the table: those the server prepares anew for each
-/// statement, which takes longer than all else that a merge does.
-const FITS: &str = "nlink BETWEEN 0 AND 4294967295 AND xattrs BETWEEN 0 AND 4294967295 \
-     AND coalesce(children, 0) >= 0 \
-     AND (kind = 'directory' OR coalesce(children, parent) IS NULL AND name IS NULL) \
-     AND (kind = 'regular' OR coalesce(size, blocks) IS NULL AND place IS NULL)";

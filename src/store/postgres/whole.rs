@@ -25,9 +25,8 @@ pub(super) fn sql(parts: &Parts) -> String {
     for (n, (kind, action)) in parts.iter().enumerate() {
         let Statement::Demand(demand) = statement(*kind, *action) else { continue };
         let query = demand.query.replace(VERSION, "(SELECT version FROM drawn)");
-        let verdict = demand.verdict(&format!(" at {n}"));
         expressions.push(format!("part{n} AS ({})", shifted(&query, params)));
-        verdicts.push(format!("(SELECT {} FROM part{n})", shifted(&verdict, params)));
+        verdicts.push(demand.verdict(&format!("part{n}"), &format!(" at {n}")));
         params += greatest_parameter(&query);
     }
     let (connection, number) = (params + 1, params + 2);
@@ -35,9 +34,7 @@ pub(super) fn sql(parts: &Parts) -> String {
         "done AS (UPDATE outcome SET number = ${number}, version = (SELECT version FROM drawn), used = now() \
          WHERE connection = ${connection} AND NOT closed RETURNING version)"
     ));
-    verdicts.push(format!(
-        "(SELECT CAST(CASE WHEN count(*) = 1 THEN CAST(max(version) AS text) ELSE '{CLOSED}' END AS bigint) FROM done)"
-    ));
+    verdicts.push(format!("CAST(coalesce((SELECT CAST(version AS text) FROM done), '{CLOSED}') AS bigint)"));
     format!("WITH {} SELECT {}", expressions.join(", "), verdicts.join(", "))
 }
 
