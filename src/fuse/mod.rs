@@ -10,7 +10,8 @@
 //! 6. Who opens a file sees what was closed before, on another host too, whatever the kernel remembers: [`opens`].
 //! 7. Written bytes that are kept back must not wait for ever, and who wrote them must learn what became of them:
 //!    [`flusher`], [`bytes`].
-//! 8. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
+//! 8. Threads that nobody needs must not take turns with those that somebody does: [`readers`].
+//! 9. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
 mod adapter;
 mod advisory;
@@ -29,6 +30,7 @@ mod opens;
 mod passthrough;
 mod pending;
 mod points;
+mod readers;
 mod renames;
 mod source;
 mod stop;

@@ -16,6 +16,7 @@ use super::flusher::Flusher;
 use super::kernel_cache::{KernelCache, Sharing};
 use super::passthrough::Passthrough;
 use super::points;
+use super::readers::InTurn;
 use super::source::OpenSource;
 use super::stop::{Served, Stopper};
 use super::waiting::WaitingRoom;
@@ -128,7 +129,7 @@ pub struct Mounted {
 
 /// One mount.
 struct Tree {
-    session: Session<Adapter>,
+    session: Session<InTurn<Adapter>>,
     shared: Arc<Shared>,
     mount_point: PathBuf,
 }
@@ -274,13 +275,15 @@ fn start_session(
     request: &MountRequest,
     mount_point: &Path,
     shared: &Arc<Shared>,
-) -> io::Result<Session<Adapter>> {
+) -> io::Result<Session<InTurn<Adapter>>> {
     let mut config = Config::default();
     config.mount_options = request.kernel_options.clone();
     config.acl = request.acl;
-    config.n_threads = Some(request.threads.max(1));
+    let threads = request.threads.max(1);
+    config.n_threads = Some(threads);
     config.clone_fd = true;
-    let session = attach::attach(Adapter(Arc::clone(shared)), &request.store, mount_point, config)?;
+    let serving = InTurn::new(Adapter(Arc::clone(shared)), threads);
+    let session = attach::attach(serving, &request.store, mount_point, config)?;
     let device = session.as_fd().try_clone_to_owned();
     let started = device.and_then(|device| shared.cache.attach(session.notifier(), device));
     let started = started.and_then(|()| Flusher::start(shared));
