@@ -106,7 +106,7 @@ Options (-o, as in mount(8)):
   relatime, noatime      keep access times as relatime does (default), or not at all
   allow_other            let other users in (default for root); allow_root: root only
   lock_wait=SECONDS      how long a rename waits for locks before EBUSY (default 30)
-  threads=N              threads that serve requests (default by the number of cores; on a shared store 16)
+  threads=N              threads that serve requests at most (default by the number of cores; on a shared store 16)
   locking=STRATEGY       refuse a store that was formatted with another one: tree, document, global, version
   cache_size=MIB         memory for documents (default 64)
   passthrough=WHAT       which large files the kernel reads and writes itself, at the speed of the disk: those that are open
