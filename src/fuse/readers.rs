@@ -98,13 +98,10 @@ impl Readers {
     }
 
     fn begin(self: &Arc<Self>) {
-        let is_known = ENDING.with_borrow_mut(|ending| {
-            ending.replace(Ending(Arc::clone(self))).is_some_and(|before| {
-                // Of the same mount, as threads serve one only; it goes on, and does not end.
-                std::mem::forget(before);
-                true
-            })
-        });
+        let is_known = ENDING.with_borrow(Option::is_some);
+        if !is_known {
+            ENDING.set(Some(Ending(Arc::clone(self))));
+        }
         self.state.lock().begin(is_known);
     }
 
