@@ -253,9 +253,10 @@ pub(super) struct Break {
 /// The mounts of a volume that many hosts share do this for each other; this is for when none is left, from any host. It
 /// watches the heartbeats of all sessions. One whose heartbeat stands still for a whole lease, or whose process was of this
 /// host and is gone, is declared dead and cleaned up after: its locks are released, also those of programs (flock, fcntl),
-/// and what it had open without a name is removed. A session that shows that it lives is left alone. Whoever can open the
-/// URL may do this; a password as for `mount`. A store in a directory that nobody has mounted is recovered as the next mount
-/// would do it. Exits with 0 if nothing dead is left; with 1 if SESSION lives or is not there, or if something failed.
+/// and what it had open without a name is removed. A session that shows that it lives is left alone. Without SESSION,
+/// commits that name no session and were cut short are settled, too. Whoever can open the URL may do this; a password as
+/// for `mount`. A store in a directory that nobody has mounted is recovered as the next mount would do it. Exits with 0 if
+/// nothing dead is left; with 1 if SESSION lives or is not there, or if something failed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -202,6 +202,7 @@ impl<F: Filesystem> Filesystem for InTurn<F> {
         self.inner.destroy();
     }
 
+    /// Each of a batch by itself.
     fn forget(&self, request: &Request, ino: INodeNo, lookups: u64) {
         let _turn = self.readers.turn_of_several();
         self.inner.forget(request, ino, lookups);

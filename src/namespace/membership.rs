@@ -19,6 +19,7 @@ mod bell;
 mod keeper;
 mod outsider;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -51,9 +52,9 @@ const LOOK_HERE: Duration = Duration::from_millis(100);
 const KEEP_FOR: Duration = Duration::from_secs(10);
 /// Once a lease a session looks for claims of operations that are over.
 const LOOKS_PER_SWEEP: u32 = BEATS_PER_LEASE;
-/// So often a session looks for intents of nobody when it has joined, and when somebody has died: for a lease, in which
-/// requests of the dead may still arrive.
-const LOOKS_FOR_STRAYS: u32 = BEATS_PER_LEASE;
+/// So often a session looks for intents of nobody when it has joined, and when another has gone: for a lease, in which
+/// requests of the dead may still arrive, and one in which what came must stand still, and another as looks may be late.
+const LOOKS_FOR_STRAYS: u32 = 3 * BEATS_PER_LEASE;
 
 /// A session at work.
 pub(super) struct Membership {
@@ -90,6 +91,8 @@ struct Memory {
     looks: u32,
     /// Of the sessions.
     observer: Observer,
+    /// Those that lived.
+    others: BTreeSet<SessionId>,
     /// Of the intents that belong to none.
     strays: Observer,
     /// How often those are still looked for.
@@ -319,6 +322,11 @@ impl Watcher {
             log::warn!("session {ended} was dead: what it left is cleaned up, and its locks are free");
             alive::forget(ended);
             self.collector.sweep_after(ended);
+            memory.others.insert(ended);
+        }
+        // Whoever cleaned up after it, and also if it left: its process may have died in the end all the same.
+        let others = observed.others.iter().map(|session| session.id).collect();
+        if !std::mem::replace(&mut memory.others, others).is_subset(&memory.others) {
             memory.looks_for_strays = LOOKS_FOR_STRAYS;
         }
         if memory.looks.is_multiple_of(LOOKS_PER_SWEEP)
@@ -326,22 +334,23 @@ impl Watcher {
         {
             log::debug!("locks were not swept: {error}");
         }
-        if let Err(error) = self.look_for_strays(memory) {
-            log::debug!("intents of nobody were not swept: {error}");
-        }
+        self.look_for_strays(memory);
         Ok(observed.others)
     }
 
     /// Whoever dies in the middle of a commit that names no session, as a collector's, leaves an intent that belongs to no
     /// session which anybody would recover.
-    fn look_for_strays(&self, memory: &mut Memory) -> Result<(), StoreError> {
-        if memory.looks_for_strays > 0
-            && self.store.intents().is_some()
-            && self.member.recoverer().sweep_slots(&mut memory.strays, self.lease)?.left == 0
+    fn look_for_strays(&self, memory: &mut Memory) {
+        let Some(looks) = memory.looks_for_strays.checked_sub(1) else { return };
+        if self.store.intents().is_some()
+            && let Err(error) = self.member.recoverer().sweep_slots(&mut memory.strays, self.lease)
         {
-            memory.looks_for_strays -= 1;
+            log::debug!("intents of nobody were not swept: {error}");
+            if self.store.outage().is_some() {
+                return;
+            }
         }
-        Ok(())
+        memory.looks_for_strays = looks;
     }
 }
 

@@ -3,7 +3,7 @@
 //! On a volume that many hosts share, by the steps of a surviving mount, with none there. A store in a directory is
 //! recovered as the next mount of it would.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::cli::target::{SharedVolume, Target};
 use crate::content::BackingFiles;
 use crate::document::{Document, Kind, Orphan, Session, SessionId};
 use crate::fuse::control::refusals;
-use crate::lock::session::{DEFAULT_LEASE, Observer, Swept, observe};
+use crate::lock::session::{DEFAULT_LEASE, Observer, observe};
 use crate::namespace::{Looked, Namespace, Outsider, Recovered, SessionInfo, Settings};
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
@@ -40,6 +40,8 @@ struct Report {
     live: Vec<Session>,
     /// What named no session, and was cut short.
     of_nobody: Settled,
+    /// Why something of that is left.
+    unsettled: Option<String>,
 }
 
 pub(in crate::cli) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
@@ -63,10 +65,18 @@ pub(in crate::cli) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
         }
     };
     if arguments.json {
-        let Report { recovered, live, of_nobody } = &report;
+        let Report { recovered, live, of_nobody, .. } = &report;
         print_json(&json!({ "recovered": recovered, "live": live, "of_no_session": of_nobody }))?;
     } else {
         print(&words(&report))?;
+    }
+    if let Some(why) = &report.unsettled {
+        return Err(format!(
+            "commits that name no session were not all settled: {why}; to call this again goes on, and `lockwood check {}` \
+             tells what is damaged",
+            arguments.target.display()
+        )
+        .into());
     }
     match report.live.first().filter(|_| only.is_some()) {
         Some(Session { id, .. }) => Err(format!(
@@ -93,7 +103,7 @@ fn watch(outsider: &Outsider, only: Option<SessionId>) -> Result<Report, Failure
     let mut observer = Observer::default();
     // The heartbeats of those that were there at the first look, until each is decided.
     let mut undecided: Option<BTreeMap<SessionId, u64>> = None;
-    let mut strays = Observer::default();
+    let mut strays = Strays::default();
     let mut report = Report::default();
     let mut bar = None;
     loop {
@@ -112,10 +122,7 @@ fn watch(outsider: &Outsider, only: Option<SessionId>) -> Result<Report, Failure
             // It has ended, or somebody else has recovered it.
             found => found.is_some(),
         });
-        let swept = if only.is_none() { outsider.sweep_intents(&mut strays)? } else { Swept::default() };
-        report.of_nobody += swept.settled;
-        let of_nobody =
-            (swept.left > 0).then(|| u64::try_from(DEFAULT_LEASE.as_millis()).unwrap_or(u64::MAX));
+        let of_nobody = sweep(outsider, only, &mut strays, &mut report);
         let watched = || others.iter().filter(|session| waiting.contains_key(&session.id));
         let leases = || watched().map(|session| session.lease_ms).chain(of_nobody);
         let (Some(shortest), Some(longest)) = (leases().min(), leases().max()) else { break };
@@ -137,6 +144,40 @@ fn watch(outsider: &Outsider, only: Option<SessionId>) -> Result<Report, Failure
         bar.finish_and_clear();
     }
     Ok(report)
+}
+
+/// The intents that belong to no session.
+#[derive(Default)]
+struct Strays {
+    observer: Observer,
+    /// Those that were there at the first look, until they are gone.
+    undecided: Option<BTreeSet<SessionId>>,
+}
+
+/// Looks for intents of nobody, unless one session alone is meant. Returns for how many milliseconds those of the first look
+/// are watched, if there are any.
+fn sweep(
+    outsider: &Outsider,
+    only: Option<SessionId>,
+    strays: &mut Strays,
+    report: &mut Report,
+) -> Option<u64> {
+    if only.is_some() || report.unsettled.is_some() {
+        return None;
+    }
+    match outsider.sweep_intents(&mut strays.observer) {
+        Ok(swept) => {
+            report.of_nobody += swept.settled;
+            let undecided = strays.undecided.get_or_insert_with(|| swept.left.clone());
+            undecided.retain(|id| swept.left.contains(id));
+            let lease = u64::try_from(DEFAULT_LEASE.as_millis()).unwrap_or(u64::MAX);
+            (!undecided.is_empty()).then_some(lease)
+        }
+        Err(error) => {
+            report.unsettled = Some(error.to_string());
+            None
+        }
+    }
 }
 
 /// What the next mount of the store would do first, and nothing else.
@@ -216,7 +257,7 @@ fn words(report: &Report) -> String {
     let Settled { rolled_forward, aborted } = report.of_nobody;
     for (count, what) in [(rolled_forward, "completed"), (aborted, "undone")] {
         if count > 0 {
-            text.push_str(&format!("{count} commits of no session, cut short, are {what}\n"));
+            text.push_str(&format!("{what}: {count} commits of no session that were cut short\n"));
         }
     }
     if report.recovered.is_empty() && report.of_nobody == Settled::default() {

@@ -5,7 +5,7 @@
 //!
 //! A recoverer changes session and lock documents, and names no session as the author: nothing of this needs one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,12 +37,12 @@ pub struct Census {
 }
 
 /// What a look for the slots of sessions that have no document did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// The intents of those that had stood still for long enough; their slots are gone.
     pub settled: Settled,
-    /// How many such sessions are left.
-    pub left: usize,
+    /// Under which ids others are left.
+    pub left: BTreeSet<SessionId>,
 }
 
 /// The slots of a session that has no document.
@@ -175,12 +175,12 @@ impl Recoverer {
     }
 
     /// Settles and deletes the slots whose session has no document: a commit of nobody's was cut short, or a request to make
-    /// slots came late. Some are left and waited for, as a commit of nobody's that is still being made would fail. They are
-    /// settled once their slots have stood still for a lease in the eyes of `observer`, so
-    /// this is to be called like [`look`](Self::look), until none is left.
+    /// slots came late. Some are left and waited for, as a commit of nobody's that is still being made would have to be made
+    /// again. They are settled once their slots have stood still for a lease in the eyes of `observer`, so this is to be
+    /// called like [`look`](Self::look).
     ///
     /// # Errors
-    /// The store's.
+    /// The store's, the first: one that cannot be settled keeps none of the others from it.
     pub fn sweep_slots(&self, observer: &mut Observer, lease: Duration) -> Result<Swept, StoreError> {
         let mut strays: BTreeMap<SessionId, Stray> = BTreeMap::new();
         for (slot, found) in self.store.insist(|| self.store.cells.list(Listed::Slots))? {
@@ -197,15 +197,19 @@ impl Recoverer {
         strays.retain(|_, _| !has_document.next().unwrap_or(true));
         observer.retain(|known| strays.contains_key(&known));
         let mut swept = Swept::default();
-        for (session, stray) in strays {
-            if observer.observe(session, stray.version.0, lease, now) == Verdict::Wait {
-                swept.left += 1;
+        let mut failed = None;
+        for (session, Stray { slots, version }) in strays {
+            if observer.observe(session, version.0, lease, now) == Verdict::Wait {
+                swept.left.insert(session);
                 continue;
             }
-            swept.settled += intents::settle(&self.store.cells, &self.store.clock, session, stray.slots)?;
-            self.delete_slots(&slot_keys(session, stray.slots))?;
+            let settled = intents::settle(&self.store.cells, &self.store.clock, session, slots);
+            match settled.and_then(|done| self.delete_slots(&slot_keys(session, slots)).map(|()| done)) {
+                Ok(done) => swept.settled += done,
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
         }
-        Ok(swept)
+        failed.map_or(Ok(swept), Err)
     }
 
     fn slots_seen(&self, session: SessionId, slots: u16) -> Result<SlotsSeen, StoreError> {

@@ -258,13 +258,13 @@ fn a_commit_of_nobody_that_is_cut_short_leaves_nothing() {
             let mut look = || host.member.recoverer().sweep_slots(&mut observer, LEASE).unwrap();
             left += slots();
             for _ in 0..4 {
-                assert_eq!(look().left, slots(), "{what}: before the lease is over");
+                assert_eq!(look().left.len(), slots(), "{what}: before the lease is over");
                 host.clock.advance(LEASE / 4);
             }
             let swept = look();
             undone += swept.settled.aborted;
             completed += swept.settled.rolled_forward;
-            assert_eq!((swept.left, slots()), (0, 0), "{what}");
+            assert_eq!((swept.left.len(), slots()), (0, 0), "{what}");
             let owner = |key: &Key| match host.store.get(key).unwrap().map(|stored| stored.document) {
                 Some(document) => match &*document {
                     Document::Orphan(Orphan { session }) => session.0,
@@ -286,4 +286,45 @@ fn a_commit_of_nobody_that_is_cut_short_leaves_nothing() {
         }
     }
     assert!(left > 4 && undone > 0 && completed > 0, "{left} left, {undone} undone, {completed} completed");
+}
+
+/// Whoever is only slow is taken for dead once: the commit is made again, or it is not known whether it was made.
+#[test]
+fn a_commit_of_nobody_that_was_taken_for_dead_is_made_again() {
+    let key = Key::Orphan(Ino(2));
+    let orphan = |session| Document::Orphan(Orphan { session: SessionId(session) });
+    let mut made = 0;
+    for at in 0.. {
+        let world = World::new();
+        let host = world.join(9);
+        host.store.commit(&Commit::new().put(key.clone(), orphan(1))).unwrap();
+        let cells = Faulty::new(&world.cells);
+        let sweeper = host.clone();
+        let swept = Arc::new(AtomicU64::new(0));
+        let seen = Arc::clone(&swept);
+        cells.before(move |request| {
+            if request == at {
+                sweeper.sweep_slots();
+                seen.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let nobody = SharedIntents::new(Arc::clone(&cells), host.clock.clone());
+        let committed = nobody.commit(&Commit::new().put(key.clone(), orphan(2)).delete(Key::Orphan(Ino(3))));
+        let is_over = swept.load(Ordering::Relaxed) == 0;
+        match committed {
+            Ok(_) => {
+                let found = host.store.get(&key).unwrap().unwrap();
+                assert_eq!(*found.document, orphan(2), "at {at}");
+                made += u64::from(!is_over);
+            }
+            Err(CommitError::Store(StoreError::Unknown(_))) => {}
+            Err(error) => panic!("at {at}: {error}"),
+        }
+        host.sweep_slots();
+        assert_eq!(world.cells.list(Listed::Slots).unwrap().len(), usize::from(SLOTS), "at {at}");
+        if is_over {
+            break;
+        }
+    }
+    assert!(made > 2, "made {made} times although it was taken for dead");
 }

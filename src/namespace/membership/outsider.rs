@@ -133,7 +133,7 @@ impl Outsider {
     }
 
     /// Cleans up after commits that named no session and were cut short, once they have stood still for a lease in the eyes
-    /// of `observer`: to be called as [`Self::look`] is, until none is left.
+    /// of `observer`: to be called as [`Self::look`] is, until none is left of those that were at first.
     ///
     /// # Errors
     /// The store's.

@@ -4,9 +4,9 @@
 //!
 //! What is hard: a commit that names no session (a collector's, a recoverer's) has no intents either, and needs one. It is
 //! made for this commit, under an id that no session has, and taken away behind it. A process that is killed in between
-//! leaves it, for the `sweep_slots` of `lock::session` to find. Until it has stood still for a lease nobody declares that id
-//! dead, so such a commit is not fenced, as on every engine; and whoever finds its intent pending for too long aborts it, as
-//! everybody's.
+//! leaves it, for the `sweep_slots` of `lock::session` to find. Nobody declares that id dead before it has stood still for a
+//! lease, and then the commit is made again: so it is not fenced, as on every engine. And whoever finds its intent pending
+//! for too long aborts it, as everybody's.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,6 +27,9 @@ use crate::store::{
 
 /// So many commits of a session are under way at once; further ones wait. Each has to be settled when the session has died.
 const SLOTS: u16 = 8;
+
+/// So often a commit of nobody is made, each time under another id, if others take it for dead.
+const TRIES: u32 = 3;
 
 /// A store over cells.
 pub struct SharedIntents<C: Remote + 'static> {
@@ -94,7 +97,21 @@ impl<C: Remote + 'static> SharedIntents<C> {
     /// Two requests more than a commit of a session; these are few.
     fn commit_of_nobody(&self, commit: &Commit) -> Result<Version, CommitError> {
         self.take_left_back();
-        let id = SessionId(ambient::random_u64());
+        for _ in 0..TRIES {
+            match self.commit_under(SessionId(ambient::random_u64()), commit) {
+                // Somebody has taken it for dead, and so it has changed nothing.
+                Err(CommitError::Store(StoreError::Fenced)) => {}
+                outcome => return outcome,
+            }
+        }
+        Err(StoreError::Engine {
+            what: "a commit that names no session".into(),
+            source: "it stood still for longer than a lease, again and again".into(),
+        }
+        .into())
+    }
+
+    fn commit_under(&self, id: SessionId, commit: &Commit) -> Result<Version, CommitError> {
         let slots = create_slots(&self.cells, &self.clock, id, 1)?;
         let author = IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), id, slots);
         let outcome = author.commit(commit);

@@ -303,7 +303,7 @@ fn end(world: &Arc<World>, beating: &Beating) -> Result<(), String> {
     for _ in 0..200 {
         site.member.beat().map_err(|error| format!("the last session beats: {error}"))?;
         let left = site.member.recoverer().sweep_slots(&mut strays, LEASE);
-        if left.map_err(|error| format!("sweeping slots: {error}"))?.left == 0 {
+        if left.map_err(|error| format!("sweeping slots: {error}"))?.left.is_empty() {
             break;
         }
         site.sleep(LEASE / 5);
