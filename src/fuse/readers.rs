@@ -63,7 +63,7 @@ struct Turn<'a> {
     may_stand_aside: bool,
 }
 
-/// What a thread keeps that has answered a request.
+/// What a thread keeps that has answered a request; it serves one mount only.
 struct Ending(Arc<Readers>);
 
 thread_local! {
@@ -353,6 +353,15 @@ mod tests {
             Self { kernel, readers, threads }
         }
 
+        /// One of which each thread has had a request, so that those stand aside who are not needed.
+        fn at_work() -> Self {
+            let mount = Self::new();
+            for _ in 0..10 * THREADS {
+                mount.answer_one();
+            }
+            mount
+        }
+
         /// Asks when nobody is busy, not even with the end of an answer: which thread it was that answered.
         fn answer_one(&self) -> ThreadId {
             let is_busy = || {
@@ -388,10 +397,7 @@ mod tests {
 
     #[test]
     fn one_after_the_other_is_answered_by_few() {
-        let mount = Mount::new();
-        for _ in 0..10 * THREADS {
-            mount.answer_one();
-        }
+        let mount = Mount::at_work();
         let by: HashSet<ThreadId> = (0..100).map(|_| mount.answer_one()).collect();
         assert!(by.len() <= ENOUGH_MIN, "{by:?}");
         mount.unmount();
@@ -399,10 +405,7 @@ mod tests {
 
     #[test]
     fn who_waits_holds_up_nobody_else() {
-        let mount = Mount::new();
-        for _ in 0..10 * THREADS {
-            mount.kernel.ask_and_wait();
-        }
+        let mount = Mount::at_work();
         // As often as that takes: until so many are kept reading that few have to be called.
         let enough = || mount.readers.state.lock().enough;
         let mut rounds = 0;
@@ -437,10 +440,7 @@ mod tests {
 
     #[test]
     fn all_end_when_many_are_busy_at_the_end() {
-        let mount = Mount::new();
-        for _ in 0..10 * THREADS {
-            mount.kernel.ask_and_wait();
-        }
+        let mount = Mount::at_work();
         let held: Vec<_> = (0..THREADS).map(|_| busy(&mount.kernel)).collect();
         mount.kernel.unmount();
         drop(held);
