@@ -143,7 +143,11 @@ impl LockId {
 
     /// The id of the lock document: the path with every byte but `A-Z a-z 0-9 - . _ ~` as `%XX`.
     pub fn encoded(&self) -> String {
-        percent_encode(self.as_bytes(), ENCODED).to_string()
+        let bytes = self.as_bytes();
+        // Room for most paths: slashes are escaped, and not much else.
+        let mut id = String::with_capacity(bytes.len() * 2);
+        id.extend(percent_encode(bytes, ENCODED));
+        id
     }
 
     /// The id of the lock document where ids have at most `bytes_max` bytes: [`LockId::encoded`] if that is short enough;

@@ -7,7 +7,7 @@ use tokio_postgres::{Error, Row};
 use super::connection::{Call, Failure, Sql};
 use super::plan::{Plan, Step};
 use super::pool::{Pool, jittered};
-use super::tables::{CHANGED, CLOSED, FENCED, MISFIT};
+use super::tables::{CHANGED, CLOSED, FENCED, IS_THERE, MISFIT};
 use super::value::Value;
 use super::{error, read, whole};
 use crate::ambient;
@@ -70,11 +70,11 @@ fn attempt(pool: &Pool, plan: &Plan, deadline: Instant) -> Result<Attempt, Commi
         Ok(rows) if plan.writes => Ok(Attempt::Made(version(rows.iter().rev().nth(1))?)),
         Ok(_) => Ok(Attempt::Made(Version::default())),
         Err(Failure::Refused { call, error }) => {
-            let at = match is_whole {
-                true => error.as_db_error().and_then(|error| whole::part_of(error.message())),
-                false => call.checked_sub(if plan.writes { 2 } else { 1 }),
+            let step = match is_whole {
+                true => step_of(plan, &error),
+                false => call.checked_sub(if plan.writes { 2 } else { 1 }).and_then(|at| plan.steps.get(at)),
             };
-            refused(pool, at.and_then(|at| plan.steps.get(at)), error)
+            refused(pool, step, error)
         }
         Err(Failure::Lost(cause)) => {
             if plan.writes
@@ -86,6 +86,15 @@ fn attempt(pool: &Pool, plan: &Plan, deadline: Instant) -> Result<Attempt, Commi
         }
         Err(failure) => Err(error::running(&pool.target, "cannot commit", &failure).into()),
     }
+}
+
+/// Which step of a commit that is one statement was refused.
+fn step_of<'a>(plan: &'a Plan, error: &Error) -> Option<&'a Step> {
+    let error = error.as_db_error()?;
+    if error.code().code() == IS_THERE {
+        return plan.refused_as_there(error.table()?);
+    }
+    plan.steps.get(whole::part_of(error.message())?)
 }
 
 /// BEGIN, the version if one is needed, the steps, the outcome likewise, COMMIT.
@@ -120,7 +129,7 @@ fn refused(pool: &Pool, step: Option<&Step>, error: Error) -> Result<Attempt, Co
     }
     Err(match step {
         Some(_) if says(&error, FENCED) => StoreError::Fenced.into(),
-        Some(step) if says(&error, CHANGED) => CommitError::Conflict(step.key.clone()),
+        Some(step) if says(&error, CHANGED) || code == IS_THERE => CommitError::Conflict(step.key.clone()),
         Some(step) if says(&error, MISFIT) => {
             let cause = MISFIT.trim_start_matches("lockwood: ").to_owned();
             StoreError::Damaged { key: step.key.to_string(), cause }.into()

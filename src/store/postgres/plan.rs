@@ -22,7 +22,7 @@ use std::sync::Arc;
 use super::connection::{Call, Sql};
 use super::merge::touched;
 use super::rows::{document_values, key_values, placeholder};
-use super::tables::Action;
+use super::tables::{Action, table};
 use super::value::Value;
 use super::whole::Parts;
 use crate::document::{Document, Key, Kind, NodeDelta, Version};
@@ -80,6 +80,15 @@ impl Plan {
         }
         steps.extend(covered.step());
         Ok(Self { steps, writes: !commit.writes.is_empty() })
+    }
+
+    /// The step whose document is there already, by the table that refused it. Of several new documents in one table it is
+    /// not known which; whoever makes several looks at all of them again.
+    pub(super) fn refused_as_there(&self, table_name: &str) -> Option<&Step> {
+        self.steps.iter().find(|step| match step.call.sql {
+            Sql::Document(kind, action) => action == Action::Insert && table(kind).name == table_name,
+            _ => false,
+        })
     }
 
     /// All of it as one statement, if it can be: no document has two parts, and there are not so many that the statement

@@ -15,6 +15,8 @@ pub(super) const CHANGED: &str = "lockwood: the document has changed";
 pub(super) const MISFIT: &str = "lockwood: the change does not fit the node";
 pub(super) const FENCED: &str = "lockwood: the session is not live";
 pub(super) const CLOSED: &str = "lockwood: the connection was given up";
+/// The server's code for a row whose key is there already.
+pub(super) const IS_THERE: &str = "23505";
 
 pub(super) struct Table {
     pub(super) name: &'static str,
@@ -85,7 +87,7 @@ pub(super) enum Action {
     HoldExisting,
     /// Keeps all writers of several entries out; each must have its version.
     HoldVersions,
-    /// Makes it; it must not be there.
+    /// Makes it; it must not be there, or the primary key refuses it ([`IS_THERE`]).
     Insert,
     /// Makes or replaces it.
     Upsert,
@@ -195,7 +197,8 @@ pub(super) fn statement(kind: Kind, action: Action) -> Statement {
         Action::HoldExisting => held(String::new(), "FOR KEY SHARE", CHANGED),
         Action::HoldLive => held(" AND state = 'live'".to_owned(), "FOR KEY SHARE", FENCED),
         Action::HoldLiveAlone => held(" AND state = 'live'".to_owned(), "FOR UPDATE", FENCED),
-        Action::Insert => found(format!("{insert} ON CONFLICT DO NOTHING {made}"), CHANGED),
+        // Not ON CONFLICT DO NOTHING, which looks at the index twice and logs each row once more.
+        Action::Insert => found(format!("{insert} {made}"), CHANGED),
         Action::Upsert => {
             let set =
                 columns.iter().map(|column| format!("{column} = excluded.{column}, ")).collect::<String>();
