@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::IntentStore;
 use super::decide;
+use super::known::Foreseen;
 use super::read::Seen;
 use super::requests::{Outcome, Requests};
 use super::settle::{read_slot, roll_back, roll_forward, slot_of};
@@ -64,7 +65,8 @@ enum Decision {
 }
 
 impl<C: Cells + ?Sized + 'static> IntentStore<C> {
-    /// Tries once. `granting`: the first attempt asks it before it marks anything.
+    /// Tries once. `granting`: the first attempt asks it before it marks anything. `trusts`: whether it goes by what is
+    /// known of documents, and reads only the others.
     ///
     /// # Errors
     /// [`CommitError::Conflict`] for a check that fails; nothing was changed then. [`StoreError::Unknown`] only if it may
@@ -74,6 +76,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         own: &mut OwnSlot,
         commit: &Commit,
         granting: Option<Granting<'_>>,
+        trusts: bool,
     ) -> Result<Attempt, CommitError> {
         let written: BTreeSet<&Key> = commit.writes.iter().map(|write| write.key()).collect();
         let checked = commit.checks.iter().map(|check| check.key());
@@ -83,16 +86,21 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         self.requests.wait_for(&self.cleaning, &keys, || self.refuse().is_ok());
         let keys: Vec<Key> = keys.into_iter().cloned().collect();
         let (mut found, mut granted) = (None, granting.is_none());
+        let mut foreseen = vec![None; keys.len()];
         if !marked.is_empty() {
+            if trusts {
+                foreseen = self.known.foresee(commit, &keys, self.requests.now());
+            }
             let beside = granting.map(|granting| Box::new(|| granted = granting()) as Beside<'_>);
-            found = self.begin(own, &marked, &keys, beside).map_err(nothing_changed)?;
+            found = self.begin(own, &marked, &keys, &foreseen, beside).map_err(nothing_changed)?;
         } else if let Some(granting) = granting {
             granted = granting();
         }
         if !granted {
             return Ok(Attempt::Refused);
         }
-        let Planned { steps, compared } = match self.plan(commit, &keys, found) {
+        let trusts = found.is_some() && foreseen.iter().any(Option::is_some);
+        let Planned { steps, compared } = match self.plan(commit, &keys, found, trusts) {
             Ok(Ok(planned)) => planned,
             Ok(Err(hindered)) => return self.give_up(own, hindered),
             Err(CommitError::Store(error)) => return Err(nothing_changed(error).into()),
@@ -101,9 +109,15 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         let Some(first) = steps.first() else {
             return Ok(Attempt::Committed { version: Version::default(), marks: Vec::new() });
         };
+        self.known.forget(steps.iter().map(|step| &step.key));
         let versions = match self.mark(own, &steps, &compared).map_err(nothing_changed) {
             Ok(Ok(versions)) => versions,
-            Ok(Err(hindered)) => return self.give_up(own, hindered),
+            Ok(Err(hindered)) => {
+                if trusts {
+                    self.known.doubt(&keys, self.requests.now());
+                }
+                return self.give_up(own, hindered);
+            }
             Err(error) => return self.give_up(own, first.key.clone()).and(Err(error.into())),
         };
         match self.decide(own, &versions)? {
@@ -118,12 +132,13 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
     }
 
     /// Evaluates the checks and says what is to be marked, in the order of the keys; or what is in the way. `found`: what
-    /// was read of them just now.
+    /// was read of them just now, or, if it only `trusts` in that, is known of them.
     fn plan(
         &self,
         commit: &Commit,
         keys: &[Key],
         mut found: Option<Vec<Option<StoredCell>>>,
+        mut trusts: bool,
     ) -> Result<Result<Planned, Key>, CommitError> {
         let mut polls = HashMap::new();
         let mut had_misfit = false;
@@ -131,15 +146,22 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             let seen = self.see_found(keys, found.take())?;
             let found: BTreeMap<&Key, &Seen> = keys.iter().zip(&seen).collect();
             let current = |key: &Key| found.get(key).and_then(|seen| seen.current.as_ref());
-            if let Some(failed) = commit.checks.iter().find(|check| !check.holds(current(check.key()))) {
+            let failed = commit.checks.iter().find(|check| !check.holds(current(check.key())));
+            if let Some(failed) = failed.filter(|_| !trusts) {
                 return Err(CommitError::Conflict(failed.key().clone()));
             }
             let changes = match changes(commit, current) {
+                // Not to be concluded from what may be old.
+                _ if failed.is_some() => {
+                    trusts = false;
+                    continue;
+                }
                 // What was read is not of one instant: an entry may have gone, and been counted off its directory, between
                 // the look at it and the one at the directory. Then the check of the entry fails at the next look; if it
                 // holds, the entry was there all the time, and the count is wrong.
-                Err(CommitError::Store(StoreError::Damaged { .. })) if !had_misfit => {
-                    had_misfit = true;
+                Err(CommitError::Store(StoreError::Damaged { .. })) if trusts || !had_misfit => {
+                    had_misfit = !trusts;
+                    trusts = false;
                     continue;
                 }
                 changes => changes?,
@@ -191,16 +213,20 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         Ok(())
     }
 
-    /// Makes the slot pending for these keys, and reads those meanwhile, as far as it can, and does `beside`.
+    /// Makes the slot pending for what is to be marked, and reads those of the keys meanwhile that are not foreseen, and
+    /// does `beside`. Returns what there is under each key; none if it could not be read.
     fn begin(
         &self,
         own: &mut OwnSlot,
         marked: &BTreeSet<&Key>,
-        read: &[Key],
+        keys: &[Key],
+        foreseen: &[Foreseen],
         mut beside: Option<Beside<'_>>,
     ) -> Result<Option<Vec<Option<StoredCell>>>, StoreError> {
         let key = slot_key(self.session, own);
-        let read: Vec<_> = read.iter().cloned().map(CellKey::Document).collect();
+        let unknown =
+            || keys.iter().zip(foreseen).filter(|(_, foreseen)| foreseen.is_none()).map(|(key, _)| key);
+        let read: Vec<_> = unknown().cloned().map(CellKey::Document).collect();
         for _ in 0..LOOKS_MAX {
             if own.in_doubt {
                 look_after(&self.requests, self.session, own)?;
@@ -218,7 +244,13 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             match outcome? {
                 Outcome::Done(version) => {
                     own.know(next, version);
-                    return Ok(found);
+                    let Some(found) = found else { return Ok(None) };
+                    self.counts.fetched(read.len());
+                    unknown().zip(&found).for_each(|(key, cell)| self.known.saw(key, cell.as_ref()));
+                    let mut found = found.into_iter();
+                    let each =
+                        |foreseen: &Foreseen| foreseen.clone().unwrap_or_else(|| found.next().flatten());
+                    return Ok(Some(foreseen.iter().map(each).collect()));
                 }
                 Outcome::Lost(found) => accept(own, &key, found.as_ref())?,
             }

@@ -9,10 +9,12 @@
 //! 3. A commit is checked, marked, decided and cleaned up, and may be overtaken or aborted at each step: `attempt`.
 //! 4. Readers see each document at one instant, and of an intent all or nothing within a page: `read`.
 //! 5. What the dead have begun is decided once and for all: [`settle`].
-//! 6. Many threads of a session share a few slots: `slots`. Many sessions of a process share a store: [`shared`].
+//! 6. What was read already is not read again: [`known`].
+//! 7. Many threads of a session share a few slots: `slots`. Many sessions of a process share a store: [`shared`].
 
 mod attempt;
 pub mod decide;
+mod known;
 mod read;
 mod requests;
 mod settle;
@@ -25,9 +27,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::attempt::{Attempt, look_after, take_back};
-use self::requests::Requests;
+use self::known::Known;
+use self::requests::{Outcome, Requests};
 use self::slots::{Pool, Taken};
-use super::cells::{CellKey, Cells, Change};
+use super::cells::{CellKey, Cells, Change, StoredCell};
 use super::{
     Capabilities, Commit, CommitError, Granting, Reader, Scan, ScanItem, Store, StoreCounters, StoreError,
 };
@@ -52,6 +55,7 @@ pub struct IntentStore<C: Cells + ?Sized> {
     requests: Arc<Requests<C>>,
     session: SessionId,
     pool: Arc<Pool>,
+    known: Arc<Known>,
     /// Where marks are taken away.
     later: Arc<dyn Later>,
     /// The documents whose marks are being taken away while their commit has returned already. A commit that is to mark
@@ -69,6 +73,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             requests: Arc::new(Requests::new(cells, clock, session.0)),
             session,
             pool: Arc::new(Pool::new(slots)),
+            known: Known::new(),
             later: Arc::new(Inline),
             cleaning: Arc::default(),
             fenced: AtomicBool::new(false),
@@ -80,6 +85,11 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
     /// The same store, whose commits return when they are decided: their marks are taken away there.
     pub fn cleaning_up(self, later: Arc<dyn Later>) -> Self {
         Self { later, ..self }
+    }
+
+    /// The same store, which remembers cells together with others.
+    fn remembering(self, known: &Arc<Known>) -> Self {
+        Self { known: Arc::clone(known), ..self }
     }
 
     /// Begins no further commit: the session has learnt that it was declared dead. That is courtesy; what makes it safe is
@@ -107,7 +117,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         let mut round = 0;
         loop {
             self.refuse()?;
-            match self.attempt(&mut taken.own, commit, granting.take()) {
+            match self.attempt(&mut taken.own, commit, granting.take(), round == 0) {
                 Ok(Attempt::Committed { version, marks }) => {
                     self.clean_up(taken, marks);
                     return Ok(Some(version));
@@ -141,10 +151,18 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             _ => None,
         });
         let being_cleaned = self.cleaning.begin(keys.collect());
-        let requests = Arc::clone(&self.requests);
+        let (requests, known) = (Arc::clone(&self.requests), Arc::clone(&self.known));
         self.later.run(Box::new(move || {
+            let outcomes = requests.set_each(&marks);
             // Lost: somebody else has cleaned it up.
-            taken.own.in_doubt = requests.set_each(&marks).iter().any(Result::is_err);
+            taken.own.in_doubt = outcomes.iter().any(Result::is_err);
+            for (mark, outcome) in marks.into_iter().zip(outcomes) {
+                if let (CellKey::Document(key), Some(cell), Ok(Outcome::Done(version))) =
+                    (mark.key, mark.cell, outcome)
+                {
+                    known.saw(&key, Some(&StoredCell { version, cell: cell.into() }));
+                }
+            }
             drop(taken);
             drop(being_cleaned);
         }));

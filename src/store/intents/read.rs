@@ -76,10 +76,12 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                 Some(found) => found,
                 None => {
                     let of = |at: &usize| CellKey::Document(keys[*at].clone());
-                    self.requests.read_many(&left.iter().map(of).collect::<Vec<_>>())?
+                    let read = self.requests.read_many(&left.iter().map(of).collect::<Vec<_>>())?;
+                    self.counts.fetched(left.len());
+                    left.iter().zip(&read).for_each(|(at, cell)| self.known.saw(&keys[*at], cell.as_ref()));
+                    read
                 }
             };
-            self.counts.fetched(left.len());
             let marks = left.iter().zip(&cells).filter_map(|(at, cell)| Some((&keys[*at], cell.as_ref()?)));
             let slots = self.read_slots(marks)?;
             let mut again = Vec::new();

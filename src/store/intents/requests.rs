@@ -53,6 +53,11 @@ impl<C: Cells + ?Sized> Requests<C> {
         Self { cells, clock, seed: AtomicU64::new(seed) }
     }
 
+    /// The time of its clock.
+    pub(super) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
     /// Waits until none of these documents is under way, or for as long as the caller wants to.
     pub(super) fn wait_for(
         &self,

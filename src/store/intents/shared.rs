@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
+use super::known::Known;
 use super::{IntentStore, create_slots, settle};
 use crate::ambient::{self, Clock};
 use crate::document::{Key, SessionId, Stored, Version};
@@ -39,6 +40,7 @@ pub struct SharedIntents<C: Remote + 'static> {
     later: Arc<dyn Later>,
     /// Reads for everybody: that needs no session.
     reader: IntentStore<C>,
+    known: Arc<Known>,
     sessions: RwLock<HashMap<SessionId, Arc<IntentStore<C>>>>,
     /// Ids of nobody whose intents could not be taken away, as the store was away or their commits were not cleaned up.
     left: Mutex<Vec<SessionId>>,
@@ -56,7 +58,9 @@ pub trait Remote: Cells {
 impl<C: Remote + 'static> SharedIntents<C> {
     /// The store over these cells.
     pub fn new(cells: Arc<C>, clock: Arc<dyn Clock>) -> Self {
-        let reader = IntentStore::new(Arc::clone(&cells), Arc::clone(&clock), SessionId(0), Vec::new());
+        let known = Known::new();
+        let reader = IntentStore::new(Arc::clone(&cells), Arc::clone(&clock), SessionId(0), Vec::new())
+            .remembering(&known);
         let later = match Background::new("clean-up", SLOTS.into()) {
             Ok(background) => Arc::new(background) as Arc<dyn Later>,
             Err(error) => {
@@ -69,6 +73,7 @@ impl<C: Remote + 'static> SharedIntents<C> {
             clock,
             later,
             reader,
+            known,
             sessions: RwLock::default(),
             left: Mutex::default(),
             stopped: Stopped::default(),
@@ -113,7 +118,8 @@ impl<C: Remote + 'static> SharedIntents<C> {
 
     fn commit_under(&self, id: SessionId, commit: &Commit) -> Result<Version, CommitError> {
         let slots = create_slots(&self.cells, &self.clock, id, 1)?;
-        let author = IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), id, slots);
+        let author = IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), id, slots)
+            .remembering(&self.known);
         let outcome = author.commit(commit);
         // One that has failed may have left its intent in any state. A store that is away is not waited for.
         let unused = author.unused_slot().filter(|_| self.cells.outage().is_none());
@@ -162,6 +168,7 @@ impl<C: Remote + 'static> Intents for SharedIntents<C> {
     fn begin(&self, session: SessionId) -> Result<(), StoreError> {
         let slots = create_slots(&self.cells, &self.clock, session, SLOTS)?;
         let store = IntentStore::new(Arc::clone(&self.cells), Arc::clone(&self.clock), session, slots)
+            .remembering(&self.known)
             .cleaning_up(Arc::clone(&self.later));
         self.sessions.write().insert(session, Arc::new(store));
         Ok(())

@@ -286,7 +286,8 @@ impl Cells for OpenSearchCells {
         let change = || self.cas(&change.key, change.expected, change.cell.clone());
         std::thread::scope(|scope| {
             let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-            let reading = thread("lockwood-read").spawn_scoped(scope, || self.read_many(read));
+            let reading = (!read.is_empty())
+                .then(|| thread("lockwood-read").spawn_scoped(scope, || self.read_many(read)));
             // What else there is to do takes longest, as far as this can know.
             let answer = match beside {
                 None => change(),
@@ -302,9 +303,9 @@ impl Cells for OpenSearchCells {
                 },
             };
             let found = match reading {
-                Ok(reading) => reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                // There is no room for a thread now.
-                Err(_) => self.read_many(read),
+                Some(Ok(reading)) => reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // There is no room for a thread now, or nothing to read.
+                Some(Err(_)) | None => self.read_many(read),
             };
             (answer, found)
         })

@@ -5,6 +5,7 @@ mod compared;
 mod crashes;
 mod faults;
 mod granted;
+mod known;
 mod late;
 mod later;
 mod lost;

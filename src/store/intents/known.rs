@@ -1,0 +1,98 @@
+//! Cells as a process last saw them, so that a commit need not read once more what it rests on.
+//!
+//! Owns what is remembered and for how long it is trusted. Imports the documents, the cells' port and the commit.
+//!
+//! What is remembered may be old, and that is harmless: whatever a commit checks or writes is marked or compared at the
+//! version that its plan rests on, and who finds another one makes the plan again, from what he reads then. But the attempt
+//! is lost, which costs more than the reading saves. So who has met others reads for a while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+
+use crate::document::{Key, Kind};
+use crate::store::cells::{Cell, StoredCell};
+use crate::store::{Check, Commit, Write};
+
+/// So many cells are remembered, each of some hundred bytes: no others are than those of entries and nodes.
+const CELLS_MAX: usize = 4096;
+/// For so long nothing is trusted after others were met.
+const DOUBT: Duration = Duration::from_secs(1);
+
+/// What is remembered.
+pub(super) struct Known {
+    cells: Cache<Key, StoredCell>,
+    doubted_until: Mutex<Duration>,
+}
+
+/// What a commit will find under a key, as far as it is known: the cell, or that there is none.
+pub(super) type Foreseen = Option<Option<StoredCell>>;
+
+impl Known {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { cells: Cache::new(CELLS_MAX), doubted_until: Mutex::default() })
+    }
+
+    /// This was read, or written, under the key.
+    pub(super) fn saw(&self, key: &Key, stored: Option<&StoredCell>) {
+        if !matches!(key.kind(), Kind::Entry | Kind::Node) {
+            return;
+        }
+        match stored {
+            Some(stored) if !is_marked(stored) => {
+                // Of two who read at the same time the one with the older answer may come last.
+                let is_news = self.cells.peek(key).is_none_or(|known| known.version < stored.version);
+                if is_news {
+                    self.cells.insert(key.clone(), stored.clone());
+                }
+            }
+            _ => self.forget([key]),
+        }
+    }
+
+    /// Others change these, or this process is about to.
+    pub(super) fn forget<'a>(&self, keys: impl IntoIterator<Item = &'a Key>) {
+        keys.into_iter().for_each(|key| drop(self.cells.remove(key)));
+    }
+
+    /// A commit has rested on what is no longer so.
+    pub(super) fn doubt<'a>(&self, keys: impl IntoIterator<Item = &'a Key>, now: Duration) {
+        self.forget(keys);
+        *self.doubted_until.lock() = now + DOUBT;
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// What the commit will find under each of its keys.
+    pub(super) fn foresee(&self, commit: &Commit, keys: &[Key], now: Duration) -> Vec<Foreseen> {
+        if now < *self.doubted_until.lock() {
+            return vec![None; keys.len()];
+        }
+        let foreseen = |key: &Key| match self.cells.get(key) {
+            Some(known) => Some(Some(known)),
+            None => makes(commit, key).then_some(None),
+        };
+        keys.iter().map(foreseen).collect()
+    }
+}
+
+/// Whether the commit makes what stands under a key, as far as can be told: it has looked and found nothing, or does not
+/// even ask what there is of an inode, which is so of new ones.
+fn makes(commit: &Commit, key: &Key) -> bool {
+    let checks = || commit.checks.iter().filter(|check| check.key() == key);
+    let is_put = || commit.writes.iter().any(|write| matches!(write, Write::Put(put, _) if put == key));
+    match key.kind() {
+        Kind::Entry => checks().any(|check| matches!(check, Check::Absent(_))),
+        Kind::Node => checks().next().is_none() && is_put(),
+        _ => false,
+    }
+}
+
+fn is_marked(stored: &StoredCell) -> bool {
+    !matches!(&*stored.cell, Cell::Document(document) if document.mark.is_none())
+}
