@@ -163,19 +163,24 @@ impl Key {
         }
         let (head, rest) = bytes.split_first_chunk::<8>()?;
         let ino = Ino(u64::from_be_bytes(*head));
-        let key = match kind {
-            Kind::Volume | Kind::Lock => return None,
-            Kind::Entry => Self::Entry(ino, Name::new(rest.get(8..)?).ok()?),
-            Kind::Xattr => return Some(Self::Xattr(ino, rest.into())),
-            Kind::Node => Self::Node(ino),
-            Kind::Content => Self::Content(ino),
-            Kind::Orphan => Self::Orphan(ino),
-            Kind::Advisory => Self::Advisory(ino),
-            Kind::Session => Self::Session(SessionId(ino.0)),
-            Kind::Chunk => Self::Chunk(ino, u64::from_be_bytes(*rest.first_chunk::<8>()?)),
-        };
-        // An entry must stand where its name belongs, everything else must end here.
-        (key.encode() == bytes).then_some(key)
+        let that_is_all = |key| rest.is_empty().then_some(key);
+        match kind {
+            Kind::Volume | Kind::Lock => None,
+            Kind::Entry => {
+                let (position, name) = rest.split_first_chunk()?;
+                let name = Name::new(name).ok()?;
+                // It must stand where its name belongs.
+                let belongs = EntryPosition::of(name.as_bytes()).0 == u64::from_be_bytes(*position);
+                belongs.then_some(Self::Entry(ino, name))
+            }
+            Kind::Xattr => Some(Self::Xattr(ino, rest.into())),
+            Kind::Node => that_is_all(Self::Node(ino)),
+            Kind::Content => that_is_all(Self::Content(ino)),
+            Kind::Orphan => that_is_all(Self::Orphan(ino)),
+            Kind::Advisory => that_is_all(Self::Advisory(ino)),
+            Kind::Session => that_is_all(Self::Session(SessionId(ino.0))),
+            Kind::Chunk => Some(Self::Chunk(ino, u64::from_be_bytes(rest.try_into().ok()?))),
+        }
     }
 }
 
