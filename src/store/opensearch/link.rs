@@ -3,6 +3,9 @@
 //! What is hard:
 //! - A write without an answer may have been made, and may still be. It is never sent twice here: whoever asked reads, and
 //!   decides then ([`Failed::Unanswered`]). Only what was certainly not made is sent again.
+//! - An answer need not pass through another thread: whoever waits for one drives the connections of all meanwhile, and
+//!   hands that on to another one who waits when he has his. So a request that is not waited for at once ([`Link::send`])
+//!   goes on while its sender waits for another one.
 //! - Patience is for an outage, not for a request: once the servers have been away for as long as anybody waits, requests
 //!   fail at once, until one is answered.
 
@@ -10,9 +13,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use reqwest::blocking::{Client, RequestBuilder};
-use reqwest::{Certificate, Method};
+use bytes::Bytes;
+use reqwest::{Certificate, Client, Method, RequestBuilder};
 use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::{JoinHandle, yield_now};
 
 use super::address::{Address, Credentials};
 use crate::ambient;
@@ -30,6 +35,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// All requests of a volume.
 pub(super) struct Link {
     client: Client,
+    runtime: Runtime,
     pub(super) address: Address,
     /// The server that answered last.
     server: AtomicUsize,
@@ -42,6 +48,16 @@ pub(super) struct Link {
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) body: Value,
+}
+
+/// What came of sending a request: a status and a body.
+type Answer = reqwest::Result<(u16, Bytes)>;
+
+/// A request under way.
+pub(super) struct Sent {
+    /// The server that was asked.
+    which: usize,
+    answer: JoinHandle<Answer>,
 }
 
 /// Why there is no answer to go on with.
@@ -66,38 +82,38 @@ impl From<Failed> for StoreError {
 }
 
 /// How a request is sent.
-pub(super) struct Request<'a> {
+pub(super) struct Request {
     pub(super) method: Method,
-    pub(super) path: &'a str,
+    pub(super) path: String,
     /// JSON, or lines of it.
     pub(super) body: Option<Vec<u8>>,
 }
 
-impl<'a> Request<'a> {
-    pub(super) fn get(path: &'a str) -> Self {
-        Self { method: Method::GET, path, body: None }
+impl Request {
+    pub(super) fn get(path: impl Into<String>) -> Self {
+        Self { method: Method::GET, path: path.into(), body: None }
     }
 
-    pub(super) fn delete(path: &'a str) -> Self {
-        Self { method: Method::DELETE, path, body: None }
+    pub(super) fn delete(path: impl Into<String>) -> Self {
+        Self { method: Method::DELETE, path: path.into(), body: None }
     }
 
-    pub(super) fn put(path: &'a str, body: &Value) -> Self {
-        Self { method: Method::PUT, path, body: Some(body.to_string().into_bytes()) }
+    pub(super) fn put(path: impl Into<String>, body: &Value) -> Self {
+        Self { method: Method::PUT, path: path.into(), body: Some(body.to_string().into_bytes()) }
     }
 
     /// Where Elasticsearch refuses a body.
-    pub(super) fn post_nothing(path: &'a str) -> Self {
-        Self { method: Method::POST, path, body: None }
+    pub(super) fn post_nothing(path: impl Into<String>) -> Self {
+        Self { method: Method::POST, path: path.into(), body: None }
     }
 
-    pub(super) fn post(path: &'a str, body: &Value) -> Self {
+    pub(super) fn post(path: impl Into<String>, body: &Value) -> Self {
         Self::lines(path, body.to_string().into_bytes())
     }
 
     /// Lines of JSON.
-    pub(super) fn lines(path: &'a str, body: Vec<u8>) -> Self {
-        Self { method: Method::POST, path, body: Some(body) }
+    pub(super) fn lines(path: impl Into<String>, body: Vec<u8>) -> Self {
+        Self { method: Method::POST, path: path.into(), body: Some(body) }
     }
 }
 
@@ -117,25 +133,50 @@ impl Link {
             builder = builder.add_root_certificate(authority);
         }
         let client = builder.build().map_err(|error| engine("preparing requests", error))?;
-        Ok(Self { client, address, server: AtomicUsize::new(0), patience, outages: Outages::default() })
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| engine("preparing requests", error))?;
+        Ok(Self {
+            client,
+            runtime,
+            address,
+            server: AtomicUsize::new(0),
+            patience,
+            outages: Outages::default(),
+        })
+    }
+
+    /// Sends a request, and waits for no answer.
+    pub(super) fn send(&self, request: &Request) -> Sent {
+        let which = self.server.load(Relaxed);
+        let answer = self.runtime.spawn(answer(self.prepare(which, request)));
+        // So that it is on its way, if there is a connection: the request is given to that, which then writes it.
+        self.runtime.block_on(async {
+            yield_now().await;
+            yield_now().await;
+        });
+        Sent { which, answer }
     }
 
     /// Sends what may be sent twice, until it is answered or patience ends.
-    pub(super) fn ask(&self, request: &Request<'_>) -> Result<Reply, StoreError> {
-        self.ask_for_all(request, |_| None)
+    pub(super) fn ask(&self, request: &Request) -> Result<Reply, StoreError> {
+        self.ask_for_all(request, None, |_| None)
     }
 
     /// The same for an answer of several parts: `unserved` says of it why there is one without an answer, if there is.
+    /// `sent`: it is under way already.
     pub(super) fn ask_for_all(
         &self,
-        request: &Request<'_>,
+        request: &Request,
+        mut sent: Option<Sent>,
         unserved: impl Fn(&Value) -> Option<String>,
     ) -> Result<Reply, StoreError> {
         let mut pauses = Pauses::new(self.patience);
         loop {
-            let failed = match self.once(request, &unserved) {
+            let failed = match self.once(request, sent.take(), &unserved) {
                 Ok(reply) if !is_busy(reply.status) => return Ok(reply),
-                Ok(reply) => engine(request.path, explain(&reply)),
+                Ok(reply) => engine(&request.path, explain(&reply)),
                 Err(Failed::Refused(error)) => return Err(error),
                 Err(failed) => failed.into(),
             };
@@ -146,11 +187,16 @@ impl Link {
     }
 
     /// Sends a change: once, but for servers that have certainly not made it.
-    pub(super) fn tell(&self, request: &Request<'_>) -> Result<Reply, Failed> {
+    pub(super) fn tell(&self, request: &Request) -> Result<Reply, Failed> {
+        self.tell_sent(request, None)
+    }
+
+    /// The same for one that is under way already, if it is.
+    pub(super) fn tell_sent(&self, request: &Request, mut sent: Option<Sent>) -> Result<Reply, Failed> {
         let mut pauses = Pauses::new(self.patience);
         loop {
-            let failed = match self.once(request, &|_| None) {
-                Ok(reply) if reply.status == TOO_MANY => engine(request.path, explain(&reply)),
+            let failed = match self.once(request, sent.take(), &|_| None) {
+                Ok(reply) if reply.status == TOO_MANY => engine(&request.path, explain(&reply)),
                 // A node that lost its primary may have sent it on before.
                 Ok(reply) if is_busy(reply.status) => return Err(Failed::Unanswered(explain(&reply))),
                 Err(Failed::Unreached(error)) => error,
@@ -162,13 +208,7 @@ impl Link {
         }
     }
 
-    /// Sends it once.
-    fn once(
-        &self,
-        request: &Request<'_>,
-        unserved: &dyn Fn(&Value) -> Option<String>,
-    ) -> Result<Reply, Failed> {
-        let which = self.server.load(Relaxed);
+    fn prepare(&self, which: usize, request: &Request) -> RequestBuilder {
         let url = format!("{}{}", self.address.server(which), request.path);
         let mut builder = self.authorized(self.client.request(request.method.clone(), url));
         if self.outages.now().is_some_and(|outage| outlasts(&outage, self.patience)) {
@@ -178,7 +218,26 @@ impl Link {
         if let Some(body) = &request.body {
             builder = builder.header("content-type", "application/json").body(body.clone());
         }
-        let answer = builder.send().and_then(|answer| Ok((answer.status().as_u16(), answer.bytes()?)));
+        builder
+    }
+
+    /// Waits for the answer of one that was sent, or sends it, once.
+    fn once(
+        &self,
+        request: &Request,
+        sent: Option<Sent>,
+        unserved: &dyn Fn(&Value) -> Option<String>,
+    ) -> Result<Reply, Failed> {
+        let (which, answer) = match sent {
+            Some(Sent { which, answer }) => {
+                let ended = self.runtime.block_on(answer);
+                (which, ended.map_err(|error| Failed::Unanswered(error.to_string()))?)
+            }
+            None => {
+                let which = self.server.load(Relaxed);
+                (which, self.runtime.block_on(answer(self.prepare(which, request))))
+            }
+        };
         let (status, body) = answer.map_err(|error| {
             self.leave(which);
             let not_sent = error.is_connect() || error.is_builder();
@@ -225,6 +284,11 @@ impl Link {
             Credentials::ApiKey(key) => builder.header("authorization", format!("ApiKey {key}")),
         }
     }
+}
+
+async fn answer(request: RequestBuilder) -> Answer {
+    let answer = request.send().await?;
+    Ok((answer.status().as_u16(), answer.bytes().await?))
 }
 
 const TOO_MANY: u16 = 429;

@@ -25,7 +25,7 @@ use std::ops::Bound;
 
 use serde_json::{Value, json};
 
-use self::link::{Failed, Link, Reply, Request, engine, explain};
+use self::link::{Failed, Link, Reply, Request, Sent, engine, explain};
 use super::cells::{Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell};
 use super::intents::shared::Remote;
 use super::outage::Outage;
@@ -83,11 +83,52 @@ impl OpenSearchCells {
         Ok(StoredCell { version, cell: cell.into() })
     }
 
+    /// Asks for several cells.
+    fn reading(&self, keys: &[CellKey]) -> Request {
+        let address = &self.link.address;
+        let wanted = |key: &CellKey| json!({ "_index": address.index(ids::index(key)), "_id": ids::id(key) });
+        let docs: Vec<_> = keys.iter().map(wanted).collect();
+        Request::post(format!("/_mget?{SAME_COPY}"), &json!({ "docs": docs }))
+    }
+
+    /// What is answered to that. `sent`: it is under way already.
+    fn found_of(&self, keys: &[CellKey], request: &Request, sent: Option<Sent>) -> Found {
+        let reply = self.link.ask_for_all(request, sent, unserved)?;
+        let docs = reply.body.get("docs").and_then(Value::as_array).filter(|docs| docs.len() == keys.len());
+        let docs = docs.ok_or_else(|| engine("reading several documents", explain(&reply)))?;
+        let found = |(key, doc): (&CellKey, &Value)| match doc.get("found").and_then(Value::as_bool) {
+            Some(true) => Self::found(key, doc).map(Some),
+            Some(false) => Ok(None),
+            None => {
+                let reply = Reply { status: reply.status, body: doc.clone() };
+                Err(engine(format!("reading {}", shown(key)), explain(&reply)))
+            }
+        };
+        keys.iter().zip(docs).map(found).collect()
+    }
+
+    /// Asks for a change of one cell; none where nothing is to be changed.
+    fn changing(&self, key: &CellKey, expected: Option<Version>, cell: Option<&Cell>) -> Option<Request> {
+        let at = |version: Version| format!("{}?{}", self.path(key, "_doc"), condition(version));
+        Some(match (cell, expected) {
+            (Some(cell), None) => Request::put(self.path(key, "_create"), &source::write(key, cell)),
+            (Some(cell), Some(version)) => Request::put(at(version), &source::write(key, cell)),
+            (None, Some(version)) => Request::delete(at(version)),
+            (None, None) => return None,
+        })
+    }
+
+    /// What became of that. `sent`: it is under way already.
+    fn changed(&self, key: &CellKey, request: &Request, sent: Option<Sent>) -> Result<Version, CasError> {
+        let reply = self.link.tell_sent(request, sent).map_err(unanswered)?;
+        written(key, reply.status, &reply.body)
+    }
+
     /// All documents of an index whose keys are in a range, as they are at one instant; at most `limit` of them.
     fn search(&self, kind: &str, keys: &Value, limit: usize) -> Result<Vec<Value>, StoreError> {
         let index = self.link.address.index(kind);
         // All copies must have done it: any of them may answer the search.
-        let refreshed = self.link.ask(&Request::post_nothing(&format!("/{index}/_refresh")))?;
+        let refreshed = self.link.ask(&Request::post_nothing(format!("/{index}/_refresh")))?;
         if refreshed.status != 200 || refreshed.body.pointer("/_shards/failed") != Some(&0.into()) {
             return Err(engine(format!("refreshing {index}"), explain(&refreshed)));
         }
@@ -134,7 +175,7 @@ fn key_of(hit: &Value) -> Result<Vec<u8>, StoreError> {
 
 impl Cells for OpenSearchCells {
     fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
-        let reply = self.link.ask(&Request::get(&format!("{}?{SAME_COPY}", self.path(key, "_doc"))))?;
+        let reply = self.link.ask(&Request::get(format!("{}?{SAME_COPY}", self.path(key, "_doc"))))?;
         found_or_absent(&reply).and_then(|found| match found {
             true => Self::found(key, &reply.body).map(Some),
             false => Ok(None),
@@ -151,22 +192,7 @@ impl Cells for OpenSearchCells {
             }
             _ => {}
         }
-        let address = &self.link.address;
-        let wanted = |key: &CellKey| json!({ "_index": address.index(ids::index(key)), "_id": ids::id(key) });
-        let docs: Vec<_> = keys.iter().map(wanted).collect();
-        let path = format!("/_mget?{SAME_COPY}");
-        let reply = self.link.ask_for_all(&Request::post(&path, &json!({ "docs": docs })), unserved)?;
-        let docs = reply.body.get("docs").and_then(Value::as_array).filter(|docs| docs.len() == keys.len());
-        let docs = docs.ok_or_else(|| engine("reading several documents", explain(&reply)))?;
-        let found = |(key, doc): (&CellKey, &Value)| match doc.get("found").and_then(Value::as_bool) {
-            Some(true) => Self::found(key, doc).map(Some),
-            Some(false) => Ok(None),
-            None => {
-                let reply = Reply { status: reply.status, body: doc.clone() };
-                Err(engine(format!("reading {}", shown(key)), explain(&reply)))
-            }
-        };
-        keys.iter().zip(docs).map(found).collect()
+        self.found_of(keys, &self.reading(keys), None)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
@@ -247,34 +273,14 @@ impl Cells for OpenSearchCells {
     }
 
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
-        let condition = expected.map_or_else(String::new, condition);
-        let request_path;
-        let source;
-        let request = match (&cell, expected) {
-            (Some(cell), None) => {
-                request_path = self.path(key, "_create");
-                source = source::write(key, cell);
-                Request::put(&request_path, &source)
-            }
-            (Some(cell), Some(_)) => {
-                request_path = format!("{}?{condition}", self.path(key, "_doc"));
-                source = source::write(key, cell);
-                Request::put(&request_path, &source)
-            }
-            (None, Some(_)) => {
-                request_path = format!("{}?{condition}", self.path(key, "_doc"));
-                Request::delete(&request_path)
-            }
+        match self.changing(key, expected, cell.as_ref()) {
+            Some(request) => self.changed(key, &request, None),
             // Absent, and to be absent: nothing is to be done, but to look.
-            (None, None) => {
-                return match self.read(key)? {
-                    None => Ok(Version::default()),
-                    Some(_) => Err(CasError::Conflict),
-                };
-            }
-        };
-        let reply = self.link.tell(&request).map_err(unanswered)?;
-        written(key, reply.status, &reply.body)
+            None => match self.read(key)? {
+                None => Ok(Version::default()),
+                Some(_) => Err(CasError::Conflict),
+            },
+        }
     }
 
     fn cas_and_read(
@@ -283,32 +289,28 @@ impl Cells for OpenSearchCells {
         read: &[CellKey],
         beside: Option<Beside<'_>>,
     ) -> (Result<Version, CasError>, Found) {
-        let change = || self.cas(&change.key, change.expected, change.cell.clone());
-        std::thread::scope(|scope| {
-            let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-            let reading = (!read.is_empty())
-                .then(|| thread("lockwood-read").spawn_scoped(scope, || self.read_many(read)));
-            // What else there is to do takes longest, as far as this can know.
-            let answer = match beside {
-                None => change(),
-                Some(beside) => match thread("lockwood-begin").spawn_scoped(scope, change) {
-                    Ok(changing) => {
-                        beside();
-                        changing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                    }
-                    Err(_) => {
-                        beside();
-                        change()
-                    }
-                },
-            };
-            let found = match reading {
-                Some(Ok(reading)) => reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                // There is no room for a thread now, or nothing to read.
-                Some(Err(_)) | None => self.read_many(read),
-            };
-            (answer, found)
-        })
+        let Change { key, expected, cell, .. } = change;
+        let under_way = |request: Request| {
+            let sent = self.link.send(&request);
+            (request, sent)
+        };
+        let reading = (1..=READ_AT_ONCE).contains(&read.len()).then(|| under_way(self.reading(read)));
+        let answer = match (beside, self.changing(&key, expected, cell.as_ref())) {
+            (Some(beside), Some(request)) => {
+                let (request, sent) = under_way(request);
+                beside();
+                self.changed(&key, &request, Some(sent))
+            }
+            (beside, _) => {
+                beside.into_iter().for_each(|beside| beside());
+                self.cas(&key, expected, cell)
+            }
+        };
+        let found = match reading {
+            Some((request, sent)) => self.found_of(read, &request, Some(sent)),
+            None => self.read_many(read),
+        };
+        (answer, found)
     }
 
     fn cas_each(&self, changes: &[Change]) -> Vec<Result<Version, CasError>> {

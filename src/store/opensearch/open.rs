@@ -232,7 +232,7 @@ fn server_of(link: &Link) -> Result<(String, String), StoreError> {
 
 fn has_index(cells: &OpenSearchCells, kind: &str) -> Result<bool, StoreError> {
     let index = cells.link.address.index(kind);
-    let reply = cells.link.ask(&Request::get(&format!("/{index}")))?;
+    let reply = cells.link.ask(&Request::get(format!("/{index}")))?;
     match reply.status {
         200 => Ok(true),
         404 => Ok(false),
