@@ -120,6 +120,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             }
             Err(error) => return self.give_up(own, first.key.clone()).and(Err(error.into())),
         };
+        self.known.found_equal(&compared, self.requests.now());
         match self.decide(own, &versions)? {
             Decision::Committed => {}
             Decision::Overtaken => return self.give_up(own, first.key.clone()),
@@ -231,6 +232,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             if own.in_doubt {
                 look_after(&self.requests, self.session, own)?;
             }
+            let asked = self.requests.now();
             let Some(mut next) = decide::begin(&own.slot, marked.iter().copied().cloned()) else {
                 return Err(StoreError::Fenced);
             };
@@ -246,7 +248,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                     own.know(next, version);
                     let Some(found) = found else { return Ok(None) };
                     self.counts.fetched(read.len());
-                    unknown().zip(&found).for_each(|(key, cell)| self.known.saw(key, cell.as_ref()));
+                    unknown().zip(&found).for_each(|(key, cell)| self.known.saw(key, cell.as_ref(), asked));
                     let mut found = found.into_iter();
                     let each =
                         |foreseen: &Foreseen| foreseen.clone().unwrap_or_else(|| found.next().flatten());

@@ -153,14 +153,17 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         let being_cleaned = self.cleaning.begin(keys.collect());
         let (requests, known) = (Arc::clone(&self.requests), Arc::clone(&self.known));
         self.later.run(Box::new(move || {
+            let now = requests.now();
             let outcomes = requests.set_each(&marks);
             // Lost: somebody else has cleaned it up.
             taken.own.in_doubt = outcomes.iter().any(Result::is_err);
             for (mark, outcome) in marks.into_iter().zip(outcomes) {
-                if let (CellKey::Document(key), Some(cell), Ok(Outcome::Done(version))) =
-                    (mark.key, mark.cell, outcome)
-                {
-                    known.saw(&key, Some(&StoredCell { version, cell: cell.into() }));
+                let CellKey::Document(key) = mark.key else { continue };
+                match (mark.cell, outcome) {
+                    (Some(cell), Ok(Outcome::Done(version))) => {
+                        known.saw(&key, Some(&StoredCell { version, cell: cell.into() }), now);
+                    }
+                    _ => known.forget([&key]),
                 }
             }
             drop(taken);

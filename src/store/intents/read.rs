@@ -76,9 +76,12 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                 Some(found) => found,
                 None => {
                     let of = |at: &usize| CellKey::Document(keys[*at].clone());
+                    let now = self.requests.now();
                     let read = self.requests.read_many(&left.iter().map(of).collect::<Vec<_>>())?;
                     self.counts.fetched(left.len());
-                    left.iter().zip(&read).for_each(|(at, cell)| self.known.saw(&keys[*at], cell.as_ref()));
+                    left.iter()
+                        .zip(&read)
+                        .for_each(|(at, cell)| self.known.saw(&keys[*at], cell.as_ref(), now));
                     read
                 }
             };

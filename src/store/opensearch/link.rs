@@ -151,10 +151,11 @@ impl Link {
     pub(super) fn send(&self, request: &Request) -> Sent {
         let which = self.server.load(Relaxed);
         let answer = self.runtime.spawn(answer(self.prepare(which, request)));
-        // So that it is on its way, if there is a connection: the request is given to that, which then writes it.
+        // So that it is on its way: to see which connections are still there, to give it to one, and for that to write it.
         self.runtime.block_on(async {
-            yield_now().await;
-            yield_now().await;
+            for _ in 0..4 {
+                yield_now().await;
+            }
         });
         Sent { which, answer }
     }
@@ -287,6 +288,10 @@ impl Link {
 }
 
 async fn answer(request: RequestBuilder) -> Answer {
+    // Since somebody last waited the server may have closed connections. What is given to one of these is lost, and nobody
+    // knows whether on the way there or back. So they are looked at first: the driver's turn, then theirs.
+    yield_now().await;
+    yield_now().await;
     let answer = request.send().await?;
     Ok((answer.status().as_u16(), answer.bytes().await?))
 }

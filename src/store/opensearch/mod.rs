@@ -295,13 +295,14 @@ impl Cells for OpenSearchCells {
             (request, sent)
         };
         let reading = (1..=READ_AT_ONCE).contains(&read.len()).then(|| under_way(self.reading(read)));
-        let answer = match (beside, self.changing(&key, expected, cell.as_ref())) {
-            (Some(beside), Some(request)) => {
+        let answer = match (self.changing(&key, expected, cell.as_ref()), beside) {
+            (Some(request), None) => self.changed(&key, &request, None),
+            (Some(request), Some(beside)) => {
                 let (request, sent) = under_way(request);
                 beside();
                 self.changed(&key, &request, Some(sent))
             }
-            (beside, _) => {
+            (None, beside) => {
                 beside.into_iter().for_each(|beside| beside());
                 self.cas(&key, expected, cell)
             }

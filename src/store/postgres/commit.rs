@@ -92,7 +92,7 @@ fn attempt(pool: &Pool, plan: &Plan, deadline: Instant) -> Result<Attempt, Commi
 fn step_of<'a>(plan: &'a Plan, error: &Error) -> Option<&'a Step> {
     let error = error.as_db_error()?;
     if error.code().code() == IS_THERE {
-        return plan.refused_as_there(error.table()?);
+        return plan.refused_as_there(error.table());
     }
     plan.steps.get(whole::part_of(error.message())?)
 }

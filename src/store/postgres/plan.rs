@@ -82,11 +82,11 @@ impl Plan {
         Ok(Self { steps, writes: !commit.writes.is_empty() })
     }
 
-    /// The step whose document is there already, by the table that refused it. Of several new documents in one table it is
-    /// not known which; whoever makes several looks at all of them again.
-    pub(super) fn refused_as_there(&self, table_name: &str) -> Option<&Step> {
+    /// The step whose document is there already, by the table that refused it, which not every server that speaks the
+    /// protocol names. Of several new documents it is then not known which; whoever makes several looks at all again.
+    pub(super) fn refused_as_there(&self, table_name: Option<&str>) -> Option<&Step> {
         self.steps.iter().find(|step| match step.call.sql {
-            Sql::Document(kind, action) => action == Action::Insert && table(kind).name == table_name,
+            Sql::Document(kind, Action::Insert) => table_name.is_none_or(|name| name == table(kind).name),
             _ => false,
         })
     }
