@@ -36,6 +36,8 @@ pub(crate) struct Hunt {
     pub(crate) rounds: AtomicU64,
     /// Whether the hunt is over.
     pub(crate) over: AtomicBool,
+    /// Which of two sides has come first, in rounds of the kind that lets one of them win.
+    pub(crate) came_first: [AtomicBool; 2],
 }
 
 fn main() -> ExitCode {
@@ -51,7 +53,12 @@ fn main() -> ExitCode {
 
 fn run() -> Res<ExitCode> {
     let Some(options) = Options::from_env()? else { return Ok(ExitCode::SUCCESS) };
-    let hunt = Hunt { options, rounds: AtomicU64::new(0), over: AtomicBool::new(false) };
+    let hunt = Hunt {
+        options,
+        rounds: AtomicU64::new(0),
+        over: AtomicBool::new(false),
+        came_first: Default::default(),
+    };
     let options = &hunt.options;
     let sizes = options.teams();
     println!("seed {}, {} mounts, teams of {sizes:?}", options.seed, options.mounts.len());

@@ -9,7 +9,7 @@ const HELP: &str = "\
 loop-hunt: moves that would cut a loop off the root together, through several mounts (scripts/loop-hunt mounts them)
 
   --mount DIR       a mount of the store; repeat it, 2 to 8 times
-  --rounds N        rounds in all (default 100000)
+  --rounds N        rounds in all (default 100000), and at most 100 more until each of two sides has come first
   --seconds N       ends earlier when the time is over (default 3600)
   --seed N          replays the choices of a run
   --teams N         so many times as many teams (default 1): for stores on which a round is mostly waiting

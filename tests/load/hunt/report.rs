@@ -7,6 +7,9 @@ use std::time::Duration;
 /// Of so many rounds the calls must have overlapped: one in this number.
 const OVERLAP_SHARE: u64 = 20;
 
+/// The kind of rounds of which one of two sides wins, each as often as the other.
+pub(crate) const TELLING: &str = "deep";
+
 /// Counts of one thread, or of all.
 #[derive(Default)]
 pub(crate) struct Tally {
@@ -80,7 +83,7 @@ impl Tally {
             wrong.push(format!("only {} of {} rounds overlapped", self.overlapped, self.rounds));
         }
         for side in ["0", "1"] {
-            if !self.winners.keys().any(|(kind, sides)| *kind == "deep" && sides == side) {
+            if !self.winners.keys().any(|(kind, sides)| *kind == TELLING && sides == side) {
                 wrong.push(format!("side {side} never came first: the two orders were not both seen"));
             }
         }

@@ -3,7 +3,7 @@
 use crate::Hunt;
 use crate::common::rng::Rng;
 use crate::common::{Res, now, sys};
-use crate::report::Tally;
+use crate::report::{TELLING, Tally};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ const fn plain(name: &'static str, moves: &'static [(&'static str, &'static str)
 }
 
 const KINDS: [Kind; 5] = [
-    plain("deep", &[("a", "b/d/e"), ("b/d", "a/c")]),
+    plain(TELLING, &[("a", "b/d/e"), ("b/d", "a/c")]),
     plain("above", &[("a", "b/d/e"), ("b", "a/c")]),
     plain("lower", &[("a/x", "b/d/e"), ("b", "a/x/c")]),
     // The first exchanges two directories in different places; the second moves what is above one of them.
@@ -38,6 +38,8 @@ const DIRS_LEN: usize = 5;
 
 /// Rounds between two walks, if nothing calls for one.
 const WALK_EVERY: u64 = 64;
+/// So many rounds more are made at most until each of two sides has come first: in few rounds one may have all the luck.
+const MORE_ROUNDS: u64 = 100;
 /// The longest lag of a side behind the barrier.
 const LAG_MAX_US: usize = 60;
 /// For so long a side that waits for the others keeps its processor; then it naps.
@@ -162,7 +164,9 @@ impl Team {
     fn next(&self, hunt: &Hunt, rng: &mut Rng, home: &str) -> Plan {
         let options = &hunt.options;
         let round = hunt.rounds.fetch_add(1, SeqCst);
-        let over = round >= options.rounds || hunt.over.load(SeqCst) || now() > options.duration;
+        let is_enough = options.expect_loops || hunt.came_first.iter().all(|first| first.load(SeqCst));
+        let most = options.rounds + if is_enough { 0 } else { MORE_ROUNDS };
+        let over = round >= most || hunt.over.load(SeqCst) || now() > options.duration;
         // The script of the issue itself makes half of the rounds.
         let kind = if rng.chance(50) {
             0
@@ -245,6 +249,12 @@ fn judge(plan: &Plan, done: &[Done], home: &OwnedFd, tally: &mut Tally, hunt: &H
     let winners: Vec<usize> = (0..done.len()).filter(|side| done[*side].2.is_ok()).collect();
     let named = winners.iter().map(usize::to_string).collect::<Vec<_>>().join("+");
     *tally.winners.entry((kind.name, named)).or_default() += 1;
+    if let [winner] = winners[..]
+        && kind.name == TELLING
+        && let Some(first) = hunt.came_first.get(winner)
+    {
+        first.store(true, SeqCst);
+    }
     for errno in done.iter().filter_map(|d| d.2.err()) {
         *tally.refusals.entry(sys::errno_name(errno)).or_default() += 1;
     }
