@@ -147,22 +147,19 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             let seen = self.see_found(keys, found.take())?;
             let found: BTreeMap<&Key, &Seen> = keys.iter().zip(&seen).collect();
             let current = |key: &Key| found.get(key).and_then(|seen| seen.current.as_ref());
-            let failed = commit.checks.iter().find(|check| !check.holds(current(check.key())));
-            if let Some(failed) = failed.filter(|_| !trusts) {
+            if let Some(failed) = commit.checks.iter().find(|check| !check.holds(current(check.key()))) {
+                // Nothing is concluded from what may be old.
+                if std::mem::take(&mut trusts) {
+                    continue;
+                }
                 return Err(CommitError::Conflict(failed.key().clone()));
             }
             let changes = match changes(commit, current) {
-                // Not to be concluded from what may be old.
-                _ if failed.is_some() => {
-                    trusts = false;
-                    continue;
-                }
                 // What was read is not of one instant: an entry may have gone, and been counted off its directory, between
                 // the look at it and the one at the directory. Then the check of the entry fails at the next look; if it
                 // holds, the entry was there all the time, and the count is wrong.
                 Err(CommitError::Store(StoreError::Damaged { .. })) if trusts || !had_misfit => {
-                    had_misfit = !trusts;
-                    trusts = false;
+                    had_misfit = !std::mem::take(&mut trusts);
                     continue;
                 }
                 changes => changes?,
