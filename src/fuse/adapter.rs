@@ -108,12 +108,19 @@ impl Adapter {
         &self.0.namespace
     }
 
-    /// `asked`: when the request was begun.
-    fn reply_entry(&self, reply: ReplyEntry, asked: Instant, found: std::result::Result<Found, Errno>) {
+    /// `asked`: when the request was begun, about this name in `parent`.
+    fn reply_entry(
+        &self,
+        reply: ReplyEntry,
+        asked: Instant,
+        (parent, name): (INodeNo, &OsStr),
+        found: std::result::Result<Found, Errno>,
+    ) {
         let cache = &self.0.cache;
         match found {
             Ok((ino, node)) => {
                 cache.give(ino, node.regular().is_some());
+                cache.beliefs.learns(Ino(parent.0), name.as_bytes(), Some(ino));
                 let (attributes, name) = (cache.attribute_ttl(asked), cache.name_ttl(asked));
                 reply.entry_with_ttls(&attributes, &name, &attr(ino, &node), GENERATION);
             }
@@ -207,9 +214,10 @@ impl Filesystem for Adapter {
         match self.look(parent, bytes) {
             // Until the name is made, which the kernel sees, it need not ask again.
             Err(NamespaceError::NotFound) if !matches!(bytes.as_bytes(), b"." | b"..") => {
+                self.0.cache.beliefs.learns(Ino(parent.0), bytes.as_bytes(), None);
                 reply.entry(&self.0.cache.name_ttl(asked), &absent(), GENERATION);
             }
-            found => self.reply_entry(reply, asked, found.map_err(failed("lookup", parent))),
+            found => self.reply_entry(reply, asked, (parent, bytes), found.map_err(failed("lookup", parent))),
         }
     }
 
@@ -308,7 +316,7 @@ impl Filesystem for Adapter {
         };
         let asked = ambient::monotonic();
         let made = self.make(request, parent, bytes, what, mode, umask);
-        self.reply_entry(reply, asked, made.map_err(failed("mknod", parent)));
+        self.reply_entry(reply, asked, (parent, bytes), made.map_err(failed("mknod", parent)));
     }
 
     fn mkdir(
@@ -322,14 +330,14 @@ impl Filesystem for Adapter {
     ) {
         let asked = ambient::monotonic();
         let made = self.make(request, parent, bytes, What::Directory, mode, umask);
-        self.reply_entry(reply, asked, made.map_err(failed("mkdir", parent)));
+        self.reply_entry(reply, asked, (parent, bytes), made.map_err(failed("mkdir", parent)));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, bytes: &OsStr, target: &Path, reply: ReplyEntry) {
         let what = What::Symlink(target.as_os_str().as_bytes().to_vec());
         let asked = ambient::monotonic();
         let made = self.make(request, parent, bytes, what, 0o777, 0);
-        self.reply_entry(reply, asked, made.map_err(failed("symlink", parent)));
+        self.reply_entry(reply, asked, (parent, bytes), made.map_err(failed("symlink", parent)));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, bytes: &OsStr, reply: ReplyEmpty) {
@@ -358,7 +366,7 @@ impl Filesystem for Adapter {
         let linked = control::refuse(parent, bytes)
             .and_then(|()| name(bytes))
             .and_then(|name| self.namespace().link(Ino(ino.0), Ino(parent.0), &name));
-        self.reply_entry(reply, asked, linked.map_err(self.failed_by_name("link", ino)));
+        self.reply_entry(reply, asked, (parent, bytes), linked.map_err(self.failed_by_name("link", ino)));
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {

@@ -31,6 +31,7 @@
 //! 6. What other hosts change is told when it has happened, late, twice or never ([`Listener`]). So with other hosts nothing
 //!    that the kernel is given lasts longer than the cache's time to live, and names are let go of one by one, by threads
 //!    that may wait.
+//!    What a rename moves beside what it knows is told apart by what the kernel was told last ([`Beliefs`]).
 //! 7. A map ends where the kernel thinks that the file ends, and a fault does not ask. Who opens a file, asks for its size
 //!    and maps it is to find all that was closed before. So a late notice must not overtake the answer of that size: an open
 //!    notes the version that it has found ([`KernelCache::opened`]), and notices up to it are not passed on any more.
@@ -46,11 +47,12 @@ use foldhash::fast::RandomState;
 use fuser::{FopenFlags, INodeNo, InitFlags, Notifier};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use super::beliefs::Beliefs;
 use super::convert::FOREVER;
 use super::names::Names;
 use super::notices::Notices;
 use crate::ambient;
-use crate::document::{Document, Ino, Key, Version};
+use crate::document::{Document, Ino, Key, Name, Version};
 use crate::namespace::Watcher;
 use crate::rules::{self, Rule};
 use crate::store::{Listener, Notice, Write};
@@ -98,6 +100,8 @@ pub(super) struct KernelCache {
     connection: RwLock<Option<Connection>>,
     pub(super) notices: Notices,
     names: Names,
+    /// What it takes names for that other hosts may change.
+    pub(super) beliefs: Beliefs,
     /// Whether names of directories that were moved may still be on their way.
     unsettled: AtomicBool,
     /// How often this kernel was told of a change through another mount.
@@ -127,6 +131,10 @@ impl KernelCache {
             connection: RwLock::default(),
             notices: Notices::new(),
             names: Names::new(),
+            beliefs: Beliefs::new(match sharing {
+                Sharing::Hosts(ttl) => Some(ttl),
+                Sharing::Alone | Sharing::Several => None,
+            }),
             unsettled: AtomicBool::new(false),
             told: AtomicU64::new(0),
         }
@@ -262,6 +270,11 @@ impl KernelCache {
         }
     }
 
+    /// The kernel is to let go of a name, soon.
+    pub(super) fn let_go(&self, directory: Ino, name: &Name) {
+        self.names.name(directory, name.clone());
+    }
+
     /// Whether the kernel may have a name, of which other hosts know better, for this regular file.
     pub(super) fn may_misname(&self, ino: Ino) -> bool {
         matches!(self.sharing, Sharing::Hosts(_))
@@ -395,7 +408,7 @@ fn may_change_bytes(write: &Write) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Name, NodeDelta};
+    use crate::document::NodeDelta;
 
     #[test]
     fn an_inode_is_known_until_it_is_forgotten_as_often_as_it_was_given() {

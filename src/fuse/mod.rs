@@ -11,11 +11,13 @@
 //! 7. Written bytes that are kept back must not wait for ever, and who wrote them must learn what became of them:
 //!    [`flusher`], [`bytes`].
 //! 8. Threads that nobody needs must not take turns with those that somebody does: [`readers`].
-//! 9. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
+//! 9. A rename must not put what the kernel remembers in the place of what it moves: [`beliefs`].
+//! 10. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
 mod adapter;
 mod advisory;
 pub mod attach;
+mod beliefs;
 mod bytes;
 pub mod control;
 mod convert;

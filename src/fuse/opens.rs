@@ -8,6 +8,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, OpenFlags, ReplyCreate, ReplyOpen};
@@ -104,6 +105,7 @@ impl Adapter {
             Ok((ino, node)) => {
                 let cache = &self.0.cache;
                 cache.give(ino, true);
+                cache.beliefs.learns(Ino(parent.0), bytes.as_bytes(), Some(ino));
                 // One time for both, name and attributes; see `kernel_cache` for why it is that of the attributes.
                 let ttl = cache.attribute_ttl(asked);
                 reply.created(

@@ -255,6 +255,7 @@ impl Subject {
                 Manner::Exchange => RenameManner::Exchange,
                 Manner::Whiteout => RenameManner::Whiteout,
             },
+            taken_for: [None; 2],
         };
         let patience = Patience::Wait((ambient::monotonic() + LOCK_WAIT).into());
         self.namespace().rename(Caller::ROOT, &rename, patience).map_err(refusal)

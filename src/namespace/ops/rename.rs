@@ -43,6 +43,8 @@ pub struct Rename {
     pub new_name: Name,
     /// What kind of rename.
     pub manner: Manner,
+    /// What the two names are taken to lead to, as far as that matters; of the new one it does for an exchange alone.
+    pub taken_for: [Option<Ino>; 2],
 }
 
 /// The kinds of rename; see renameat2(2).
@@ -95,7 +97,8 @@ impl Namespace {
     /// Renames.
     ///
     /// # Errors
-    /// Those of rename(2) and renameat2(2); `Lock` if the locks were not granted.
+    /// Those of rename(2) and renameat2(2); `Lock` if the locks were not granted; `Stale` if a name leads to something else
+    /// than it is taken for.
     pub fn rename(&self, caller: Caller, rename: &Rename, patience: Patience<'_>) -> Result<()> {
         self.retry(|| {
             let Some(resolved) = self.resolve(rename)? else { return Ok(()) };

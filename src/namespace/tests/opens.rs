@@ -21,7 +21,14 @@ fn read(host: &Namespace, ino: Ino) -> Vec<u8> {
 
 /// In the root.
 fn rename(from: &str, to: &str) -> Rename {
-    Rename { parent: ROOT, name: name(from), new_parent: ROOT, new_name: name(to), manner: Manner::Replace }
+    Rename {
+        parent: ROOT,
+        name: name(from),
+        new_parent: ROOT,
+        new_name: name(to),
+        manner: Manner::Replace,
+        taken_for: [None; 2],
+    }
 }
 
 /// A file that a host makes, writes and closes.
@@ -93,6 +100,33 @@ fn who_opens_what_was_replaced_or_removed_is_sent_to_look_and_finds_what_is_ther
         refused!(hosts.grace.open(new), E::Stale);
         refused!(hosts.grace.lookup(ROOT, &name(text)), E::NotFound);
     }
+    hosts.finish();
+}
+
+/// Linux shows under the new name what it knew under the old one, so that must be what was moved.
+#[test]
+fn who_renames_what_another_host_has_replaced_is_sent_to_look() {
+    let hosts = who_remember_everything();
+    let old = written(&hosts.ada, "a", b"old");
+    assert_eq!(hosts.grace.lookup(ROOT, &name("a")).unwrap().0, old);
+    let other = written(&hosts.grace, "other", b"other");
+    let new = written(&hosts.ada, "b", b"new");
+    hosts.ada.rename(Caller::ROOT, &rename("b", "a"), Patience::Try).unwrap();
+    for (from, to, taken_for, manner) in [
+        ("a", "c", [Some(old), None], Manner::Replace),
+        ("a", "other", [Some(old), Some(other)], Manner::Exchange),
+        ("other", "a", [Some(other), Some(old)], Manner::Exchange),
+    ] {
+        let mistaken = Rename { manner, taken_for, ..rename(from, to) };
+        refused!(hosts.grace.rename(Caller::ROOT, &mistaken, Patience::Try), E::Stale);
+        assert_eq!(hosts.grace.lookup(ROOT, &name("a")).unwrap().0, new);
+    }
+    let meant = Rename { taken_for: [Some(new), None], ..rename("a", "c") };
+    hosts.grace.rename(Caller::ROOT, &meant, Patience::Try).unwrap();
+    // What it takes the place of is nobody's mistake.
+    let over = Rename { taken_for: [Some(new), Some(old)], ..rename("c", "other") };
+    hosts.grace.rename(Caller::ROOT, &over, Patience::Try).unwrap();
+    assert_eq!(hosts.grace.lookup(ROOT, &name("other")).unwrap().0, new);
     hosts.finish();
 }
 

@@ -225,8 +225,14 @@ impl World {
     }
 
     pub(super) fn move_as(&self, from: (Ino, &str), to: (Ino, &str), manner: Manner) -> Result<()> {
-        let rename =
-            Rename { parent: from.0, name: name(from.1), new_parent: to.0, new_name: name(to.1), manner };
+        let rename = Rename {
+            parent: from.0,
+            name: name(from.1),
+            new_parent: to.0,
+            new_name: name(to.1),
+            manner,
+            taken_for: [None; 2],
+        };
         self.rename(Caller::ROOT, &rename, Patience::Wait((ambient::monotonic() + PATIENCE).into()))
     }
 

@@ -84,6 +84,7 @@ impl Host {
             new_parent: to.0,
             new_name: name(to.1),
             manner: Manner::Replace,
+            taken_for: [None; 2],
         };
         self.namespace.rename(Caller::ROOT, &rename, Patience::Wait((ambient::monotonic() + WAIT).into()))
     }

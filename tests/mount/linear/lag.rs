@@ -10,11 +10,8 @@
 //!    both.
 //!
 //! It follows that nothing is held to be seen in one order on two hosts within the bound. And Linux judges a rename by what
-//! it knows of both names, which may be old where another host has changed one of them within the bound:
-//!
-//! - Where both seem to be one inode it calls the rename done and asks nobody ([`Outcome::Not`]).
-//! - It moves what it knew under the old name to the new one, whatever the file system has moved. Until the bound is over
-//!   that host may be shown this at the new name, where it never was ([`Outcome::Early`]).
+//! it knows of both names, which may be old where another host has changed one of them within the bound: where both seem
+//! to be one inode it calls the rename done and asks nobody ([`Outcome::Not`]).
 //!
 //! And who looks by a name at a directory that another host has replaced within the bound, may be told of the old one, that
 //! it is gone ([`Outcome::Early`], if it was absence).
@@ -54,9 +51,7 @@ impl History<'_> {
     fn lagging(self) -> Vec<Event> {
         let weaker = |event: &Event| match event {
             _ if changes(event) => event.clone(),
-            _ if self.is_misled(event) || self.finds_it_gone(event) => {
-                Event { outcome: Outcome::Early, ..event.clone() }
-            }
+            _ if self.finds_it_gone(event) => Event { outcome: Outcome::Early, ..event.clone() },
             _ => Event { begun: self.earliest(event), after: self.own_before(event), ..event.clone() },
         };
         self.events.iter().map(weaker).collect()
@@ -84,24 +79,6 @@ impl History<'_> {
             let in_time = other.begun < event.ended && self.earliest(event) < other.ended;
             let touches = || other.call.touches().iter().any(|at| places.contains(at));
             changes(other) && meant(other) && in_time && other.thread != event.thread && touches()
-        })
-    }
-
-    /// Whether a rename of the same host has brought something to the place, of which the host may have known something old
-    /// at the old place, within the bound before the look.
-    fn is_misled(self, look: &Event) -> bool {
-        self.events.iter().any(|own| {
-            let in_time = own.begun < look.ended && self.earliest(look) < own.ended;
-            let [from, to] = own.call.touches();
-            let brought = if matches!(own.call, Call::Exchange(..)) { [from, to] } else { [to, to] };
-            let left = if matches!(own.call, Call::Exchange(..)) { [from, to] } else { [from, from] };
-            let there = || look.call.touches().iter().any(|at| at.is_some() && brought.contains(at));
-            is_rename(own)
-                && changes(own)
-                && in_time
-                && self.is_of_one_host(own, look)
-                && there()
-                && self.others_changed(own, left, |_| true)
         })
     }
 

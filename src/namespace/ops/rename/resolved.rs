@@ -57,6 +57,7 @@ impl Namespace {
         let source = self.side(&rename.source_key())?.ok_or(NamespaceError::NotFound)?;
         let target = self.side(&rename.target_key())?;
         let resolved = Resolved { source, target, source_chain, target_chain };
+        self.refuse_mistaken(rename, &resolved)?;
         match &resolved.target {
             Some(_) if matches!(rename.manner, Manner::NoReplace | Manner::WhiteoutNoReplace) => {
                 return Err(NamespaceError::Exists);
@@ -92,6 +93,21 @@ impl Namespace {
             }
         }
         Ok(Some(resolved))
+    }
+
+    /// Refuses what moves something else than was meant. What is remembered here may be what is old.
+    fn refuse_mistaken(&self, rename: &Rename, found: &Resolved) -> Result<()> {
+        let target = found.target.as_ref().filter(|_| rename.manner == Manner::Exchange);
+        let found = [(rename.source_key(), Some(&found.source)), (rename.target_key(), target)];
+        for ((key, side), taken_for) in found.into_iter().zip(rename.taken_for) {
+            if let (Some(side), Some(taken_for)) = (side, taken_for)
+                && side.entry.ino != taken_for
+            {
+                self.store.forget(&[key]);
+                return Err(NamespaceError::Stale);
+            }
+        }
+        Ok(())
     }
 
     fn side(&self, key: &Key) -> Result<Option<Side>> {
