@@ -1,5 +1,5 @@
 //! Close-to-open between two mounts, each a daemon of its own as on two hosts: whoever opens a file sees what was closed
-//! before, at once, and what is done by a name is done to what has it.
+//! before, at once, and what is done by a name is done to what has it. A rename is shown to have moved what it has moved.
 //!
 //! What is hard: whether a notice comes in time is chance. So each round first makes the other host remember what is there.
 
@@ -152,23 +152,48 @@ fn who_opens_sees_what_was_closed(two: &Two) {
     }
 }
 
+/// What a rename has moved is what is found at the new name, by the host that made it and knew something else at the old one.
+fn who_renames_finds_what_was_moved(two: &Two) {
+    for round in 0..ROUNDS {
+        let (one, other) = (two.point(round % 2), two.point(1 - round % 2));
+        let ino = |path: &Path| fs::metadata(path).unwrap().ino();
+        for name in ["old", "new"] {
+            fs::create_dir(one.join(format!("{name}{round}"))).unwrap();
+        }
+        let [old, new, moved] = ["old", "new", "moved"].map(|name| format!("{name}{round}"));
+        let replaced = ino(&other.join(&old));
+        fs::rename(one.join(&old), one.join(format!("away{round}"))).unwrap();
+        fs::rename(one.join(&new), one.join(&old)).unwrap();
+        fs::rename(other.join(&old), other.join(&moved)).unwrap();
+        assert_ne!(ino(&other.join(&moved)), replaced, "round {round}");
+        fs::create_dir(other.join(&moved).join("here")).unwrap();
+        let away = one.join(format!("away{round}"));
+        assert_eq!(fs::read_dir(&away).unwrap().count(), 0, "round {round}: made in another directory");
+        fs::remove_dir(away).unwrap();
+        fs::remove_dir(other.join(&moved).join("here")).unwrap();
+        fs::remove_dir(other.join(&moved)).unwrap();
+    }
+}
+
 /// The same, of a file that may be empty.
 fn first_mapped_of(file: &File) -> Option<u8> {
     (file.metadata().unwrap().len() > 0).then(|| first_mapped(file))
 }
 
 #[test]
-fn who_opens_a_file_sees_what_was_closed_before_over_postgresql() {
+fn who_opens_or_renames_gets_what_is_there_over_postgresql() {
     over_postgres(|two, _| {
         who_opens_sees_what_was_closed(&two);
+        who_renames_finds_what_was_moved(&two);
         two.finish();
     });
 }
 
 #[test]
-fn who_opens_a_file_sees_what_was_closed_before_over_redis() {
+fn who_opens_or_renames_gets_what_is_there_over_redis() {
     over_redis(|two| {
         who_opens_sees_what_was_closed(&two);
+        who_renames_finds_what_was_moved(&two);
         two.finish();
     });
 }
