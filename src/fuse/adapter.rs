@@ -163,7 +163,10 @@ impl Adapter {
         remove: impl FnOnce(&Namespace, Ino, &Name) -> Result<()>,
     ) -> Result<()> {
         control::refuse(parent, bytes)?;
-        remove(self.namespace(), Ino(parent.0), &name(bytes)?)
+        let parent = Ino(parent.0);
+        remove(self.namespace(), parent, &name(bytes)?)?;
+        self.0.cache.beliefs.freed(parent, bytes.as_bytes());
+        Ok(())
     }
 
     /// A name that lookup alone may have: those of handles (`.` and `..`) beside ordinary ones.
@@ -345,7 +348,11 @@ impl Filesystem for Adapter {
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, bytes: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.remove(parent, bytes, Namespace::rmdir).map_err(failed("rmdir", parent)));
+        // As of a rename: what Linux takes to be removed it takes to be dead.
+        let rmdir = |namespace: &Namespace, parent, name: &Name| {
+            namespace.rmdir_taken_for(parent, name, self.0.cache.beliefs.of(parent, name).last)
+        };
+        reply_empty(reply, self.remove(parent, bytes, rmdir).map_err(failed("rmdir", parent)));
     }
 
     fn rename(

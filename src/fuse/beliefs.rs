@@ -2,13 +2,14 @@
 //!
 //! A rename goes by names. Linux then shows under the new one what it knew under the old one, and asks nobody. Where another
 //! host has put something else there meanwhile, a path through the new name would lead astray: what is done next may be
-//! done in another directory. So a rename says what the kernel takes its names for, and if one of them leads elsewhere it is
-//! sent to look again ([`NamespaceError::Stale`](crate::namespace::NamespaceError::Stale)); Linux does so once.
+//! done in another directory. So whoever has renamed compares what was moved with what the kernel takes the name for, and if
+//! that is not surely the same, the kernel is to ask for every name again.
 //!
-//! A name that others change all the time could be sent away each time. So the second time it is doubted: it moves whatever
-//! is there, and the kernel is told to let go of both names.
+//! What is hard: answers reach the kernel in another order than they are noted here, and it may hold on to what it was told
+//! before. So a name of which different things were told within a while is taken for something unknown, and so is one of
+//! which nothing was told.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
@@ -19,6 +20,22 @@ use crate::document::{EntryPosition, Ino, Name};
 
 /// A directory and the hash of a name in it.
 type Place = (Ino, EntryPosition);
+
+/// What a name is taken for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Belief {
+    /// What was told last; none if that was that there is nothing, or if nothing was told.
+    pub(super) last: Option<Ino>,
+    /// Whether something else may be what the kernel goes by.
+    is_doubtful: bool,
+}
+
+impl Belief {
+    /// Whether the kernel takes the name for this, and for nothing else.
+    pub(super) fn is_surely(self, ino: Ino) -> bool {
+        self.last == Some(ino) && !self.is_doubtful
+    }
+}
 
 /// The beliefs of one kernel.
 pub(super) struct Beliefs {
@@ -31,87 +48,81 @@ pub(super) struct Beliefs {
 /// than [`NAMES_MAX`].
 struct State {
     begun: Instant,
-    new: HashMap<Place, Ino, RandomState>,
-    old: HashMap<Place, Ino, RandomState>,
-    /// The names of renames that were sent to look again.
-    doubted: HashSet<Place, RandomState>,
+    new: HashMap<Place, Belief, RandomState>,
+    old: HashMap<Place, Belief, RandomState>,
 }
 
 /// The least time for which a belief is kept, though the kernel may keep none for so long: replies can be slow to arrive.
 const PERIOD_MIN: Duration = Duration::from_secs(1);
-/// So many are kept in each part, of some 40 bytes each. What is not kept is not checked.
+/// So many are kept in each part, of some 40 bytes each.
 const NAMES_MAX: usize = 1 << 17;
-/// Who is sent to look again comes back at once, or never.
-const DOUBTED_MAX: usize = 256;
 
 impl Beliefs {
     /// Of a kernel that keeps names for `ttl` though other hosts may change them, if it does.
     pub(super) fn new(ttl: Option<Duration>) -> Self {
-        let state = State {
-            begun: ambient::monotonic(),
-            new: HashMap::default(),
-            old: HashMap::default(),
-            doubted: HashSet::default(),
-        };
+        let state = State { begun: ambient::monotonic(), new: HashMap::default(), old: HashMap::default() };
         Self { period: ttl.map(|ttl| (ttl * 2).max(PERIOD_MIN)), state: Mutex::new(state) }
     }
 
     /// The kernel is about to be told what a name leads to, if to anything.
     pub(super) fn learns(&self, directory: Ino, name: &[u8], leads_to: Option<Ino>) {
-        if let Some(period) = self.period {
-            self.state.lock().set(period, place(directory, name), leads_to);
-        }
-    }
-
-    /// What the kernel takes these names for, as far as it matters.
-    pub(super) fn taken_for(&self, names: [(Ino, &Name); 2]) -> [Option<Ino>; 2] {
-        let state = self.state.lock();
-        let places = names.map(|(directory, name)| place(directory, name.as_bytes()));
-        if places.iter().any(|place| state.doubted.contains(place)) {
-            return [None; 2];
-        }
-        places.map(|place| state.get(&place))
-    }
-
-    /// A rename was sent to look again.
-    pub(super) fn doubt(&self, names: [(Ino, &Name); 2]) {
+        let Some(period) = self.period else { return };
+        let place = place(directory, name);
         let mut state = self.state.lock();
-        if state.doubted.len() >= DOUBTED_MAX {
-            state.doubted.clear();
+        match (state.get(&place), leads_to) {
+            (None, None) => {}
+            (None, last) => state.set(period, place, Belief { last, is_doubtful: false }),
+            (Some(before), last) => {
+                let is_doubtful = before.is_doubtful || before.last != last;
+                state.set(period, place, Belief { last, is_doubtful });
+            }
         }
-        state.doubted.extend(names.map(|(directory, name)| place(directory, name.as_bytes())));
     }
 
-    /// The first name was renamed to the second, or they were exchanged. Whether it was doubted what they are.
-    pub(super) fn renamed(&self, names: [(Ino, &Name); 2], is_exchange: bool) -> bool {
-        let Some(period) = self.period else { return false };
-        let [from, to] = names.map(|(directory, name)| place(directory, name.as_bytes()));
+    /// The kernel knows that a name is free, since it has freed it.
+    pub(super) fn freed(&self, directory: Ino, name: &[u8]) {
+        if self.period.is_some() {
+            self.state.lock().forget(&place(directory, name));
+        }
+    }
+
+    /// What the kernel takes a name for.
+    pub(super) fn of(&self, directory: Ino, name: &Name) -> Belief {
+        self.state.lock().get(&place(directory, name.as_bytes())).unwrap_or_default()
+    }
+
+    /// The kernel has moved what these names are taken for, from the first to the second or by an exchange, and is right.
+    /// `now`: what they lead to.
+    pub(super) fn renamed(&self, names: [(Ino, &Name); 2], now: [Option<Ino>; 2]) {
+        let Some(period) = self.period else { return };
         let mut state = self.state.lock();
-        let [moved, replaced] = [from, to].map(|place| state.get(&place));
-        state.set(period, to, moved);
-        state.set(period, from, replaced.filter(|_| is_exchange));
-        let [one, other] = [from, to].map(|place| state.doubted.remove(&place));
-        one || other
+        for ((directory, name), last) in names.into_iter().zip(now) {
+            let place = place(directory, name.as_bytes());
+            match last {
+                Some(_) => state.set(period, place, Belief { last, is_doubtful: false }),
+                None => state.forget(&place),
+            }
+        }
     }
 }
 
 impl State {
-    fn get(&self, place: &Place) -> Option<Ino> {
+    fn get(&self, place: &Place) -> Option<Belief> {
         self.new.get(place).or_else(|| self.old.get(place)).copied()
     }
 
-    fn set(&mut self, period: Duration, place: Place, leads_to: Option<Ino>) {
-        let Some(ino) = leads_to else {
-            self.new.remove(&place);
-            self.old.remove(&place);
-            return;
-        };
+    fn set(&mut self, period: Duration, place: Place, belief: Belief) {
         if self.new.len() >= NAMES_MAX || self.begun.elapsed() > period {
             self.begun = ambient::monotonic();
             std::mem::swap(&mut self.new, &mut self.old);
             self.new.clear();
         }
-        self.new.insert(place, ino);
+        self.new.insert(place, belief);
+    }
+
+    fn forget(&mut self, place: &Place) {
+        self.new.remove(place);
+        self.old.remove(place);
     }
 }
 
@@ -129,43 +140,50 @@ mod tests {
         Name::new(text.as_bytes()).unwrap()
     }
 
-    #[test]
-    fn a_name_is_taken_for_what_was_said_last() {
-        let beliefs = Beliefs::new(Some(Duration::ZERO));
-        let (a, b) = (name("a"), name("b"));
-        let taken_for = || beliefs.taken_for([(DIR, &a), (DIR, &b)]);
-        assert_eq!(taken_for(), [None, None]);
-        beliefs.learns(DIR, b"a", Some(Ino(8)));
-        beliefs.learns(DIR, b"a", Some(Ino(9)));
-        assert_eq!(taken_for(), [Some(Ino(9)), None]);
-        assert!(!beliefs.renamed([(DIR, &a), (DIR, &b)], false));
-        assert_eq!(taken_for(), [None, Some(Ino(9))]);
-        beliefs.learns(DIR, b"a", Some(Ino(10)));
-        beliefs.renamed([(DIR, &a), (DIR, &b)], true);
-        assert_eq!(taken_for(), [Some(Ino(9)), Some(Ino(10))]);
-        beliefs.learns(DIR, b"a", None);
-        assert_eq!(taken_for(), [None, Some(Ino(10))]);
+    fn beliefs() -> Beliefs {
+        Beliefs::new(Some(Duration::ZERO))
     }
 
     #[test]
-    fn who_was_sent_to_look_again_is_not_sent_twice() {
-        let beliefs = Beliefs::new(Some(Duration::ZERO));
+    fn a_name_is_taken_for_what_was_told_unless_that_was_several_things() {
+        let beliefs = beliefs();
+        let tell = |ino: Option<u64>| beliefs.learns(DIR, b"a", ino.map(Ino));
+        let is_surely = |ino| beliefs.of(DIR, &name("a")).is_surely(Ino(ino));
+        tell(None);
+        assert_eq!(beliefs.of(DIR, &name("a")), Belief::default());
+        tell(Some(8));
+        tell(Some(8));
+        assert!(is_surely(8) && !is_surely(9));
+        // Who still holds on to the first is not told of here.
+        for others in [&[Some(9)][..], &[None, Some(9)], &[Some(9), Some(8)]] {
+            beliefs.freed(DIR, b"a");
+            tell(Some(8));
+            others.iter().for_each(|ino| tell(*ino));
+            assert!(!is_surely(8) && !is_surely(9), "{others:?}");
+            assert_eq!(beliefs.of(DIR, &name("a")).last, others.last().unwrap().map(Ino));
+        }
+        beliefs.freed(DIR, b"a");
+        tell(Some(9));
+        assert!(is_surely(9));
+    }
+
+    #[test]
+    fn what_was_renamed_is_known_at_its_new_name() {
+        let beliefs = beliefs();
         let (a, b) = (name("a"), name("b"));
-        let names = [(DIR, &a), (DIR, &b)];
-        beliefs.learns(DIR, b"a", Some(Ino(8)));
-        beliefs.doubt(names);
-        beliefs.learns(DIR, b"a", Some(Ino(9)));
-        assert_eq!(beliefs.taken_for(names), [None, None]);
-        assert!(beliefs.renamed(names, false), "it is to be let go of");
-        assert!(!beliefs.renamed(names, false));
-        assert_eq!(beliefs.taken_for([(DIR, &b), (DIR, &a)]), [None, None]);
+        beliefs.learns(DIR, b"b", Some(Ino(7)));
+        beliefs.renamed([(DIR, &a), (DIR, &b)], [None, Some(Ino(8))]);
+        assert!(beliefs.of(DIR, &b).is_surely(Ino(8)));
+        beliefs.renamed([(DIR, &a), (DIR, &b)], [Some(Ino(8)), Some(Ino(9))]);
+        assert!(beliefs.of(DIR, &a).is_surely(Ino(8)) && beliefs.of(DIR, &b).is_surely(Ino(9)));
+        beliefs.renamed([(DIR, &a), (DIR, &b)], [None; 2]);
+        assert_eq!([&a, &b].map(|name| beliefs.of(DIR, name)), [Belief::default(); 2]);
     }
 
     #[test]
     fn a_belief_is_kept_for_a_period_at_least_and_not_for_ever() {
-        let beliefs = Beliefs::new(Some(Duration::ZERO));
-        let a = name("a");
-        let is_kept = || beliefs.taken_for([(DIR, &a); 2])[0].is_some();
+        let beliefs = beliefs();
+        let is_kept = || beliefs.of(DIR, &name("a")).last.is_some();
         let age = || {
             let mut state = beliefs.state.lock();
             state.begun = state.begun.checked_sub(PERIOD_MIN * 2).unwrap();

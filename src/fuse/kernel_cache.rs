@@ -31,7 +31,7 @@
 //! 6. What other hosts change is told when it has happened, late, twice or never ([`Listener`]). So with other hosts nothing
 //!    that the kernel is given lasts longer than the cache's time to live, and names are let go of one by one, by threads
 //!    that may wait.
-//!    What a rename moves beside what it knows is told apart by what the kernel was told last ([`Beliefs`]).
+//!    What a rename moves beside what the kernel knows is told apart by what it was told ([`Beliefs`]).
 //! 7. A map ends where the kernel thinks that the file ends, and a fault does not ask. Who opens a file, asks for its size
 //!    and maps it is to find all that was closed before. So a late notice must not overtake the answer of that size: an open
 //!    notes the version that it has found ([`KernelCache::opened`]), and notices up to it are not passed on any more.
@@ -270,9 +270,13 @@ impl KernelCache {
         }
     }
 
-    /// The kernel is to let go of a name, soon.
-    pub(super) fn let_go(&self, directory: Ino, name: &Name) {
-        self.names.name(directory, name.clone());
+    /// What the kernel takes these names for may be wrong from the reply on that is about to be sent. It is to ask for every
+    /// name again, or soon for these where it can only be told of them one by one.
+    pub(super) fn distrust(&self, names: [(Ino, &Name); 2]) {
+        match &*self.connection.read() {
+            Some(connection) if connection.has_epochs => connection.names(),
+            _ => names.iter().for_each(|(directory, name)| self.names.name(*directory, (*name).clone())),
+        }
     }
 
     /// Whether the kernel may have a name, of which other hosts know better, for this regular file.

@@ -7,20 +7,27 @@ use std::sync::Arc;
 use fuser::{Errno, INodeNo, RenameFlags, ReplyEmpty};
 
 use super::adapter::{Adapter, failed, name, reply_empty};
+use super::beliefs::{Belief, Beliefs};
 use super::control;
 use super::kernel_cache::KernelCache;
 use super::pending::{After, is_interrupted};
 use crate::document::Ino;
 use crate::lock::{LockError, Wait};
-use crate::namespace::ops::rename::{Manner, Patience, Rename};
+use crate::namespace::ops::rename::{Manner, Moved, Patience, Rename};
 use crate::namespace::{Caller, NamespaceError, Result};
 
+/// A rename, and what the kernel takes its two names for.
+struct Asked {
+    rename: Rename,
+    taken_for: [Belief; 2],
+}
+
 fn prepare(
-    cache: &KernelCache,
+    beliefs: &Beliefs,
     from: (INodeNo, &OsStr),
     to: (INodeNo, &OsStr),
     flags: RenameFlags,
-) -> Result<Rename> {
+) -> Result<Asked> {
     control::refuse(from.0, from.1)?;
     control::refuse(to.0, to.1)?;
     const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
@@ -33,19 +40,23 @@ fn prepare(
         _ => return Err(NamespaceError::Invalid("unknown flags of a rename")),
     };
     let (parent, name, new_parent, new_name) = (Ino(from.0.0), name(from.1)?, Ino(to.0.0), name(to.1)?);
-    let taken_for = cache.beliefs.taken_for([(parent, &name), (new_parent, &new_name)]);
-    Ok(Rename { parent, name, new_parent, new_name, manner, taken_for })
+    let taken_for = [beliefs.of(parent, &name), beliefs.of(new_parent, &new_name)];
+    // What Linux takes to be replaced it takes to be dead, for as long as anybody has it open.
+    let rename = Rename { parent, name, new_parent, new_name, manner, taken_for: taken_for[1].last };
+    Ok(Asked { rename, taken_for })
 }
 
-/// What the kernel makes of its names from here on, since it is about to be told how a rename has ended.
-fn tell(cache: &KernelCache, rename: &Rename, outcome: &Result<()>) {
-    let names = [(rename.parent, &rename.name), (rename.new_parent, &rename.new_name)];
-    match outcome {
-        Ok(()) if cache.beliefs.renamed(names, rename.manner == Manner::Exchange) => {
-            names.iter().for_each(|(directory, name)| cache.let_go(*directory, name));
+impl Asked {
+    /// Called before the reply: sees to it that the kernel, which moves what it takes the names for, is not misled by that.
+    fn done(&self, cache: &KernelCache, moved: Moved) {
+        let Self { rename, taken_for: [source, target] } = self;
+        let names = [(rename.parent, &rename.name), (rename.new_parent, &rename.new_name)];
+        if source.is_surely(moved.there) && moved.back.is_none_or(|back| target.is_surely(back)) {
+            cache.beliefs.renamed(names, [moved.back, Some(moved.there)]);
+        } else {
+            cache.beliefs.renamed(names, [None; 2]);
+            cache.distrust(names);
         }
-        Err(NamespaceError::Stale) => cache.beliefs.doubt(names),
-        _ => {}
     }
 }
 
@@ -60,15 +71,15 @@ impl Adapter {
         reply: ReplyEmpty,
     ) {
         let parent = from.0;
-        let rename = match prepare(&self.0.cache, from, to, flags) {
-            Ok(rename) => rename,
+        let asked = match prepare(&self.0.cache.beliefs, from, to, flags) {
+            Ok(asked) => asked,
             Err(error) => return reply.error(failed("rename", parent)(error)),
         };
         let deadline = self.0.namespace.lock_deadline();
-        match self.namespace().rename(caller, &rename, Patience::Try) {
+        match self.namespace().rename(caller, &asked.rename, Patience::Try) {
             Err(NamespaceError::Lock(LockError::WouldBlock(_) | LockError::NoMajority { .. })) => {}
             outcome => {
-                tell(&self.0.cache, &rename, &outcome);
+                let outcome = outcome.map(|moved| asked.done(&self.0.cache, moved));
                 return reply_empty(reply, outcome.map_err(failed("rename", parent)));
             }
         }
@@ -79,8 +90,8 @@ impl Adapter {
         let accepted = self.0.waiting.run(move || {
             let give_up = || is_interrupted(caller.pid, After::Failed);
             let wait = Wait { longest: deadline, give_up: Some(&give_up) };
-            let outcome = shared.namespace.rename(caller, &rename, Patience::Wait(wait));
-            tell(&shared.cache, &rename, &outcome);
+            let outcome = shared.namespace.rename(caller, &asked.rename, Patience::Wait(wait));
+            let outcome = outcome.map(|moved| asked.done(&shared.cache, moved));
             if let Some(reply) = later.lock().take() {
                 reply_empty(reply, outcome.map_err(failed("rename", parent)));
             }

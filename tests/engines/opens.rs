@@ -152,26 +152,34 @@ fn who_opens_sees_what_was_closed(two: &Two) {
     }
 }
 
-/// What a rename has moved is what is found at the new name, by the host that made it and knew something else at the old one.
+/// What a rename has moved is what is found at the new name by the host that made it and knew something else at the old one.
+/// What it has replaced is dead there, and nothing else.
 fn who_renames_finds_what_was_moved(two: &Two) {
+    let ino = |path: &Path| fs::metadata(path).unwrap().ino();
+    fs::create_dir(two.point(0).join("into")).unwrap();
     for round in 0..ROUNDS {
-        let (one, other) = (two.point(round % 2), two.point(1 - round % 2));
-        let ino = |path: &Path| fs::metadata(path).unwrap().ino();
-        for name in ["old", "new"] {
-            fs::create_dir(one.join(format!("{name}{round}"))).unwrap();
+        // Names of its own, which nobody remembers from another round.
+        let at = |host: usize, name: &str| two.point((round + host) % 2).join(format!("{name}{round}"));
+        for name in ["old", "new", "over", "free"] {
+            fs::create_dir(at(0, name)).unwrap();
         }
-        let [old, new, moved] = ["old", "new", "moved"].map(|name| format!("{name}{round}"));
-        let replaced = ino(&other.join(&old));
-        fs::rename(one.join(&old), one.join(format!("away{round}"))).unwrap();
-        fs::rename(one.join(&new), one.join(&old)).unwrap();
-        fs::rename(other.join(&old), other.join(&moved)).unwrap();
-        assert_ne!(ino(&other.join(&moved)), replaced, "round {round}");
-        fs::create_dir(other.join(&moved).join("here")).unwrap();
-        let away = one.join(format!("away{round}"));
-        assert_eq!(fs::read_dir(&away).unwrap().count(), 0, "round {round}: made in another directory");
-        fs::remove_dir(away).unwrap();
-        fs::remove_dir(other.join(&moved).join("here")).unwrap();
-        fs::remove_dir(other.join(&moved)).unwrap();
+        let [old, over, moved] = [at(1, "old"), at(1, "over"), at(1, "into/moved")];
+        let (replaced, kept) = (ino(&old), File::open(&over).unwrap());
+        assert!(!moved.exists(), "round {round}");
+        for (there, away, new) in [("old", "away", "new"), ("over", "kept", "free")] {
+            fs::rename(at(0, there), at(0, away)).unwrap();
+            fs::rename(at(0, new), at(0, there)).unwrap();
+        }
+        fs::rename(&old, &moved).unwrap();
+        assert_ne!(ino(&moved), replaced, "round {round}");
+        fs::create_dir(moved.join("here")).unwrap();
+        assert_eq!(fs::read_dir(at(0, "away")).unwrap().count(), 0, "round {round}: made elsewhere");
+        fs::remove_dir(moved.join("here")).unwrap();
+        fs::rename(&moved, &over).unwrap();
+        let alive = format!("/proc/self/fd/{}/alive", kept.as_raw_fd());
+        fs::create_dir(&alive).unwrap_or_else(|error| panic!("round {round}: taken to be dead: {error}"));
+        fs::remove_dir(alive).unwrap();
+        [over, at(0, "kept"), at(0, "away")].iter().for_each(|path| fs::remove_dir(path).unwrap());
     }
 }
 

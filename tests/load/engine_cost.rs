@@ -221,7 +221,7 @@ impl<'a> Work<'a> {
                     new_parent: self.to,
                     new_name: moved,
                     manner: Manner::Replace,
-                    taken_for: [None; 2],
+                    taken_for: None,
                 };
                 // As a mount does for one who is not in anybody's way.
                 self.namespace.rename(Caller::ROOT, &rename, Patience::Try)?;

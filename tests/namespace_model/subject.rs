@@ -255,10 +255,10 @@ impl Subject {
                 Manner::Exchange => RenameManner::Exchange,
                 Manner::Whiteout => RenameManner::Whiteout,
             },
-            taken_for: [None; 2],
+            taken_for: None,
         };
         let patience = Patience::Wait((ambient::monotonic() + LOCK_WAIT).into());
-        self.namespace().rename(Caller::ROOT, &rename, patience).map_err(refusal)
+        self.namespace().rename(Caller::ROOT, &rename, patience).map(drop).map_err(refusal)
     }
 
     pub(crate) fn write(&self, id: Id, offset: usize, data: &[u8]) -> Outcome {

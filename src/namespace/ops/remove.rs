@@ -49,9 +49,22 @@ impl Namespace {
     /// # Errors
     /// `NotFound`; `NotADirectory`; `NotEmpty`.
     pub fn rmdir(&self, parent: Ino, name: &Name) -> Result<()> {
+        self.rmdir_taken_for(parent, name, None)
+    }
+
+    /// Removes an empty directory by a name that is taken to lead to this one.
+    ///
+    /// # Errors
+    /// Those of [`Namespace::rmdir`]; `Stale` if it leads to another.
+    pub fn rmdir_taken_for(&self, parent: Ino, name: &Name, taken_for: Option<Ino>) -> Result<()> {
         let key = Key::Entry(parent, name.clone());
         self.retry(|| {
             let (entry_version, entry) = self.existing_entry(parent, &key)?;
+            if taken_for.is_some_and(|meant| meant != entry.ino) {
+                // What is remembered here may be what is old.
+                self.store.forget(std::slice::from_ref(&key));
+                return Err(NamespaceError::Stale);
+            }
             if entry.kind != FileKind::Directory {
                 return Err(NamespaceError::NotADirectory);
             }

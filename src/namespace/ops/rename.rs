@@ -26,7 +26,7 @@ use crate::store::{Commit, StoreError};
 
 pub use resolved::{rests_on, still_fits};
 
-use self::resolved::{Paths, Resolved, Side};
+use self::resolved::{Paths, Resolution, Resolved, Side};
 use super::make::{Make, What};
 use super::remove::After;
 
@@ -43,8 +43,17 @@ pub struct Rename {
     pub new_name: Name,
     /// What kind of rename.
     pub manner: Manner,
-    /// What the two names are taken to lead to, as far as that matters; of the new one it does for an exchange alone.
-    pub taken_for: [Option<Ino>; 2],
+    /// What the new name is taken to lead to, if a directory that takes its place is to replace that and nothing else.
+    pub taken_for: Option<Ino>,
+}
+
+/// What a rename has moved, whatever its names were taken to lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// To the new name.
+    pub there: Ino,
+    /// To the old name, by an exchange.
+    pub back: Option<Ino>,
 }
 
 /// The kinds of rename; see renameat2(2).
@@ -97,11 +106,14 @@ impl Namespace {
     /// Renames.
     ///
     /// # Errors
-    /// Those of rename(2) and renameat2(2); `Lock` if the locks were not granted; `Stale` if a name leads to something else
-    /// than it is taken for.
-    pub fn rename(&self, caller: Caller, rename: &Rename, patience: Patience<'_>) -> Result<()> {
+    /// Those of rename(2) and renameat2(2); `Lock` if the locks were not granted; `Stale` if the new name does not lead to
+    /// the directory that it is taken for.
+    pub fn rename(&self, caller: Caller, rename: &Rename, patience: Patience<'_>) -> Result<Moved> {
         self.retry(|| {
-            let Some(resolved) = self.resolve(rename)? else { return Ok(()) };
+            let resolved = match self.resolve(rename)? {
+                Resolution::Apart(resolved) => resolved,
+                Resolution::Same(moved) => return Ok(moved),
+            };
             let paths = resolved.paths(rename)?;
             let plan = paths.plan(rename.manner);
             let members = self.members(plan, &paths.tops(&resolved))?;
@@ -138,8 +150,11 @@ impl Namespace {
         paths: &Paths,
         before: &Resolved,
         guard: &LockGuard,
-    ) -> Result<()> {
-        let Some(now) = self.resolve(rename)? else { return Ok(()) };
+    ) -> Result<Moved> {
+        let now = match self.resolve(rename)? {
+            Resolution::Apart(now) => now,
+            Resolution::Same(moved) => return Ok(moved),
+        };
         if !still_fits(paths, &now.paths(rename)?) || !self.means_the_same(paths, rename, before, &now) {
             return Err(NamespaceError::Conflict(rename.source_key()));
         }
@@ -163,7 +178,7 @@ impl Namespace {
         rename: &Rename,
         resolved: &Resolved,
         request: Request,
-    ) -> Result<()> {
+    ) -> Result<Moved> {
         let now = self.now();
         let (commit, from, to) = self.names_moved(caller, rename, resolved, now)?;
         let commit = self.counted(rename, commit, from, to, now);
@@ -174,7 +189,7 @@ impl Namespace {
             granted = Some(asked);
             is_granted
         });
-        let made = self.commit_once(&commit, granting).map(drop);
+        let made = self.commit_once(&commit, granting).map(|_| resolved.moved(rename.manner));
         match granted {
             Some(Ok(guard)) => ended(made, guard),
             // Who was sent away because the session is dead is told so.
@@ -251,17 +266,18 @@ impl Namespace {
         rename: &Rename,
         resolved: &Resolved,
         held: Option<&LockGuard>,
-    ) -> Result<()> {
+    ) -> Result<Moved> {
         let now = self.now();
         let by = Move { rename, held, now };
         let (commit, from, mut to) = self.names_moved(caller, rename, resolved, now)?;
         match &resolved.target {
             Some(victim) if rename.manner != Manner::Exchange => {
                 to.children -= 1;
-                self.replace(&by, victim, commit, from, to)
+                self.replace(&by, victim, commit, from, to)?;
             }
-            _ => self.commit_move(&by, commit, from, to),
+            _ => self.commit_move(&by, commit, from, to)?,
         }
+        Ok(resolved.moved(rename.manner))
     }
 
     /// The checks, and what is written of the two names and of what they lead to; and what is to be added to the counts of
@@ -380,7 +396,7 @@ impl Namespace {
 }
 
 /// Ends a rename that was made under these locks, or not.
-fn ended(outcome: Result<()>, guard: LockGuard) -> Result<()> {
+fn ended<T>(outcome: Result<T>, guard: LockGuard) -> Result<T> {
     // Should the change still be made, nobody may have moved what it rests on.
     if matches!(outcome, Err(NamespaceError::Store(StoreError::Unknown(_)))) {
         guard.abandon();

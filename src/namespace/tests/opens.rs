@@ -7,7 +7,7 @@ use super::world::{ROOT, World, name, refused};
 use crate::document::{Ino, Key};
 use crate::namespace::ops::attributes::Change;
 use crate::namespace::ops::make::{Make, What};
-use crate::namespace::ops::rename::{Manner, Patience, Rename};
+use crate::namespace::ops::rename::{Manner, Moved, Patience, Rename};
 use crate::namespace::{Caller, Namespace, NamespaceError as E};
 
 /// Two hosts that remember everything for as long as no notice comes, and none does; a file that both have open.
@@ -27,7 +27,7 @@ fn rename(from: &str, to: &str) -> Rename {
         new_parent: ROOT,
         new_name: name(to),
         manner: Manner::Replace,
-        taken_for: [None; 2],
+        taken_for: None,
     }
 }
 
@@ -103,30 +103,45 @@ fn who_opens_what_was_replaced_or_removed_is_sent_to_look_and_finds_what_is_ther
     hosts.finish();
 }
 
-/// Linux shows under the new name what it knew under the old one, so that must be what was moved.
+/// Linux shows under the new name what it knew under the old one, so it must be known what was moved; and what it takes to
+/// be replaced or removed it takes to be dead.
 #[test]
-fn who_renames_what_another_host_has_replaced_is_sent_to_look() {
+fn who_renames_or_removes_what_another_host_has_replaced_hears_of_it() {
     let hosts = who_remember_everything();
-    let old = written(&hosts.ada, "a", b"old");
-    assert_eq!(hosts.grace.lookup(ROOT, &name("a")).unwrap().0, old);
-    let other = written(&hosts.grace, "other", b"other");
-    let new = written(&hosts.ada, "b", b"new");
-    hosts.ada.rename(Caller::ROOT, &rename("b", "a"), Patience::Try).unwrap();
-    for (from, to, taken_for, manner) in [
-        ("a", "c", [Some(old), None], Manner::Replace),
-        ("a", "other", [Some(old), Some(other)], Manner::Exchange),
-        ("other", "a", [Some(other), Some(old)], Manner::Exchange),
-    ] {
-        let mistaken = Rename { manner, taken_for, ..rename(from, to) };
-        refused!(hosts.grace.rename(Caller::ROOT, &mistaken, Patience::Try), E::Stale);
-        assert_eq!(hosts.grace.lookup(ROOT, &name("a")).unwrap().0, new);
-    }
-    let meant = Rename { taken_for: [Some(new), None], ..rename("a", "c") };
-    hosts.grace.rename(Caller::ROOT, &meant, Patience::Try).unwrap();
-    // What it takes the place of is nobody's mistake.
-    let over = Rename { taken_for: [Some(new), Some(old)], ..rename("c", "other") };
-    hosts.grace.rename(Caller::ROOT, &over, Patience::Try).unwrap();
-    assert_eq!(hosts.grace.lookup(ROOT, &name("other")).unwrap().0, new);
+    let is = |text: &str| hosts.grace.lookup(ROOT, &name(text)).unwrap().0;
+    let mkdir = |host: &Namespace, text: &str| {
+        let make = Make {
+            parent: ROOT,
+            name: &name(text),
+            what: What::Directory,
+            mode: 0o755,
+            umask: 0,
+            caller: Caller::ROOT,
+        };
+        host.make(&make).unwrap().0
+    };
+    let [old, other] = ["a", "other"].map(|text| mkdir(&hosts.grace, text));
+    assert_eq!([is("a"), is("other")], [old, other]);
+    let moves = |rename: &Rename| hosts.grace.rename(Caller::ROOT, rename, Patience::Try);
+    let replace = |text| {
+        hosts.ada.rename(Caller::ROOT, &rename(text, &format!("away from {text}")), Patience::Try).unwrap();
+        mkdir(&hosts.ada, text)
+    };
+    let new = replace("a");
+    assert_eq!(is("a"), old, "what is remembered");
+    assert_eq!(moves(&rename("a", "b")).unwrap(), Moved { there: new, back: None });
+    let exchange = Rename { manner: Manner::Exchange, ..rename("b", "other") };
+    let second = replace("other");
+    assert_eq!(moves(&exchange).unwrap(), Moved { there: new, back: Some(second) });
+    // The place of a directory that is not the one.
+    let over = |taken_for| Rename { taken_for: Some(taken_for), ..rename("b", "other") };
+    refused!(moves(&over(old)), E::Stale);
+    let third = replace("other");
+    refused!(moves(&over(new)), E::Stale);
+    assert_eq!(moves(&over(third)).unwrap(), Moved { there: second, back: None });
+    refused!(moves(&Rename { taken_for: Some(third), ..rename("other", "nothing") }), E::Stale);
+    refused!(hosts.grace.rmdir_taken_for(ROOT, &name("other"), Some(third)), E::Stale);
+    hosts.grace.rmdir_taken_for(ROOT, &name("other"), Some(second)).unwrap();
     hosts.finish();
 }
 

@@ -227,7 +227,7 @@ fn a_rename_that_may_not_wait_is_done_when_nothing_is_in_its_way(world: World) {
         new_parent: ROOT,
         new_name: name("g"),
         manner: Manner::Replace,
-        taken_for: [None; 2],
+        taken_for: None,
     };
     world.rename(Caller::ROOT, &rename, Patience::Try).unwrap();
     assert!(world.lock_deadline() > ambient::monotonic());

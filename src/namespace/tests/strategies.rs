@@ -17,16 +17,10 @@ fn hold(world: &World, path: &str, mode: Mode) -> Result<LockGuard> {
 /// Renames if that needs no wait. The lock that was not free, if there is one.
 fn blocked_at(world: &World, from: (Ino, &str), to: (Ino, &str)) -> Option<String> {
     let (name, new_name) = (name(from.1), name(to.1));
-    let rename = Rename {
-        parent: from.0,
-        name,
-        new_parent: to.0,
-        new_name,
-        manner: Manner::Replace,
-        taken_for: [None; 2],
-    };
+    let rename =
+        Rename { parent: from.0, name, new_parent: to.0, new_name, manner: Manner::Replace, taken_for: None };
     match world.rename(Caller::ROOT, &rename, Patience::Try) {
-        Ok(()) => None,
+        Ok(_) => None,
         Err(E::Lock(LockError::WouldBlock(blocked))) => Some(blocked.lock.to_string()),
         Err(other) => panic!("{other}"),
     }

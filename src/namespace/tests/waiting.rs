@@ -20,7 +20,7 @@ fn rename(from: (Ino, &str), to: (Ino, &str)) -> Rename {
         new_parent: to.0,
         new_name: name(to.1),
         manner: Manner::Replace,
-        taken_for: [None; 2],
+        taken_for: None,
     }
 }
 

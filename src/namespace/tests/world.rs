@@ -231,9 +231,9 @@ impl World {
             new_parent: to.0,
             new_name: name(to.1),
             manner,
-            taken_for: [None; 2],
+            taken_for: None,
         };
-        self.rename(Caller::ROOT, &rename, Patience::Wait((ambient::monotonic() + PATIENCE).into()))
+        self.rename(Caller::ROOT, &rename, Patience::Wait((ambient::monotonic() + PATIENCE).into())).map(drop)
     }
 
     pub(super) fn mv(&self, from: (Ino, &str), to: (Ino, &str)) -> Result<()> {

@@ -84,9 +84,11 @@ impl Host {
             new_parent: to.0,
             new_name: name(to.1),
             manner: Manner::Replace,
-            taken_for: [None; 2],
+            taken_for: None,
         };
-        self.namespace.rename(Caller::ROOT, &rename, Patience::Wait((ambient::monotonic() + WAIT).into()))
+        self.namespace
+            .rename(Caller::ROOT, &rename, Patience::Wait((ambient::monotonic() + WAIT).into()))
+            .map(drop)
     }
 
     /// Which rules of a sound volume do not hold.

@@ -177,8 +177,8 @@ impl Mount {
         patience: Patience<'_>,
     ) -> Result<(), NamespaceError> {
         let ((parent, name), (new_parent, new_name)) = (self.at(from), self.at(to));
-        let rename = Rename { parent, name, new_parent, new_name, manner, taken_for: [None; 2] };
-        self.namespace.rename(Caller::ROOT, &rename, patience)
+        let rename = Rename { parent, name, new_parent, new_name, manner, taken_for: None };
+        self.namespace.rename(Caller::ROOT, &rename, patience).map(drop)
     }
 
     /// Does it. Whether it may is not this judge's affair.

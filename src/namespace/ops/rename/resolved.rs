@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Manner, Rename};
+use super::{Manner, Moved, Rename};
 use crate::document::{Entry, FileKind, Ino, Key, Version};
 use crate::lock::{LockId, Plan};
 use crate::namespace::resolve::Chain;
@@ -18,6 +18,14 @@ pub(super) struct Resolved {
     pub(super) target: Option<Side>,
     pub(super) source_chain: Chain,
     pub(super) target_chain: Chain,
+}
+
+/// What the two names of a rename turned out to be.
+pub(super) enum Resolution {
+    /// Names of one file: nothing is to be done.
+    Same(Moved),
+    /// There is something to move.
+    Apart(Resolved),
 }
 
 /// The two names of a rename, as paths.
@@ -50,8 +58,8 @@ impl Namespace {
             || !holds(Rule::MembersStillMeant)
     }
 
-    /// Reads everything that the rename rests on and judges it. `None`: there is nothing to do.
-    pub(super) fn resolve(&self, rename: &Rename) -> Result<Option<Resolved>> {
+    /// Reads everything that the rename rests on and judges it.
+    pub(super) fn resolve(&self, rename: &Rename) -> Result<Resolution> {
         let source_chain = self.chain(rename.parent)?;
         let target_chain = self.chain(rename.new_parent)?;
         let source = self.side(&rename.source_key())?.ok_or(NamespaceError::NotFound)?;
@@ -72,7 +80,7 @@ impl Namespace {
                         let what = "checking that two names are of one file".to_owned();
                         Err(StoreError::Engine { what, source: cause.into() }.into())
                     }
-                    outcome => outcome.map(|_| None),
+                    outcome => outcome.map(|_| Resolution::Same(resolved.moved(rename.manner))),
                 };
             }
             _ => {}
@@ -92,22 +100,21 @@ impl Namespace {
                 _ => may_replace(&resolved.source, target)?,
             }
         }
-        Ok(Some(resolved))
+        Ok(Resolution::Apart(resolved))
     }
 
-    /// Refuses what moves something else than was meant. What is remembered here may be what is old.
+    /// Refuses to let a directory take the place of another one than was meant, or of none. What is remembered here may be
+    /// what is old.
     fn refuse_mistaken(&self, rename: &Rename, found: &Resolved) -> Result<()> {
-        let target = found.target.as_ref().filter(|_| rename.manner == Manner::Exchange);
-        let found = [(rename.source_key(), Some(&found.source)), (rename.target_key(), target)];
-        for ((key, side), taken_for) in found.into_iter().zip(rename.taken_for) {
-            if let (Some(side), Some(taken_for)) = (side, taken_for)
-                && side.entry.ino != taken_for
-            {
-                self.store.forget(&[key]);
-                return Err(NamespaceError::Stale);
+        let is_directory = found.source.entry.kind == FileKind::Directory;
+        let is_there = |meant: Ino| found.target.as_ref().is_some_and(|target| target.entry.ino == meant);
+        match rename.taken_for {
+            Some(meant) if is_directory && rename.manner != Manner::Exchange && !is_there(meant) => {
+                self.store.forget(&[rename.target_key()]);
+                Err(NamespaceError::Stale)
             }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn side(&self, key: &Key) -> Result<Option<Side>> {
@@ -145,6 +152,12 @@ pub fn rests_on<C: PartialEq>(
 }
 
 impl Resolved {
+    /// What is moved by this.
+    pub(super) fn moved(&self, manner: Manner) -> Moved {
+        let back = self.target.as_ref().filter(|_| manner == Manner::Exchange);
+        Moved { there: self.source.entry.ino, back: back.map(|target| target.entry.ino) }
+    }
+
     pub(super) fn paths(&self, rename: &Rename) -> Result<Paths> {
         let source = self.source_chain.path(&rename.name)?;
         Ok(Paths { source, target: self.target_chain.path(&rename.new_name)? })
