@@ -76,6 +76,11 @@ impl Pager {
             Key::Entry(_, name) if self.entries => Some(EntryPosition::of(name.as_bytes())),
             _ => None,
         };
+        self.admits_at(len, position)
+    }
+
+    /// The same of an entry at this place; none of what is no entry.
+    pub(super) fn admits_at(&mut self, len: usize, position: Option<EntryPosition>) -> bool {
         let admitted = len < self.limit || (position.is_some() && position == self.last);
         self.last = position;
         admitted

@@ -3,20 +3,23 @@
 //! What is hard, and how it is solved:
 //! 1. Checks and writes at one instant: commits take turns under one mutex, and one atomic batch carries the writes.
 //! 2. An acknowledged commit outlives the process: the batch is in the operating system's hands before `commit` returns.
-//! 3. Reads must not pay for the tables: documents are kept decoded in [`cache`], which only commits change.
+//! 3. Reads must not pay for the tables: documents are kept decoded in [`cache`], which only commits change, and so are
+//!    directories that are known whole, in [`listings`].
 //! 4. A full disk must not leave the database half written: [`space`] refuses growth while there is still room for the
 //!    database's own work.
 //! 5. A power cut tears the journal; it must open all the same, with all that was synced: [`journal`].
-//! 6. Versions never repeat, although the counter is in memory: [`Turn`] begins each opening in an era of its own.
-//! 7. The database must not be asked for tables by every commit that finds its memory full: [`Turn::count`].
+//! 6. Versions never repeat, and the database must not be asked for tables too often: [`turn`].
 
 pub mod cache;
 pub mod journal;
 pub mod layout;
+mod listings;
 pub mod open;
 pub mod owner;
 pub mod space;
+mod turn;
 
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -25,20 +28,22 @@ use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, Persis
 use parking_lot::{Mutex, MutexGuard};
 
 use self::cache::{DocumentCache, Fetched};
+use self::listings::Listings;
 use self::space::SpaceGuard;
+use self::turn::{ERA_SPACE, Turn};
 use super::commit::{Commit, CommitError};
 use super::scan::{Pager, bounds};
-use super::{Capabilities, Reader, Scan, ScanItem, Store, StoreCounters, StoreError};
+use super::{Capabilities, Range, Reader, Scan, ScanItem, Start, Store, StoreCounters, StoreError};
 use crate::ambient;
 use crate::document::codec;
-use crate::document::{Key, Kind, Stored, Version};
+use crate::document::{Document, EntryPosition, Ino, Key, Kind, Stored, Version};
 use crate::store::counts::Counts;
 use crate::store::stopped::Stopped;
 
 /// How much memory and journal the engine may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// Decoded documents, in bytes.
+    /// Decoded documents, in bytes; [`LISTINGS_SHARE`] of it for directories that are known whole.
     pub document_cache_bytes: u64,
     /// Blocks of the database's tables, in bytes.
     pub block_cache_bytes: u64,
@@ -52,6 +57,9 @@ impl Default for Tuning {
     }
 }
 
+/// One part in so many of the memory for documents is for listings.
+const LISTINGS_SHARE: u64 = 4;
+
 /// So often the turn to commit is asked for before a thread sleeps: some tens of microseconds.
 const TURN_TRIES: usize = 400;
 
@@ -62,6 +70,7 @@ pub struct EmbeddedStore {
     spaces: [Keyspace; Kind::ALL.len()],
     eras: Keyspace,
     cache: DocumentCache,
+    listings: Listings,
     /// Odd while a commit is between its first and its last effect on what readers may see; grows.
     changes: AtomicU64,
     commits: Mutex<Turn>,
@@ -70,62 +79,9 @@ pub struct EmbeddedStore {
     counts: Counts,
 }
 
-/// What commits change one after the other.
-struct Turn {
-    /// The last version: its upper bits count the openings of the store, its lower ones the commits of this opening.
-    last: u64,
-    /// How much of each kind has come into memory since it was last sent to a table, in bytes.
-    in_memory: [u64; Kind::ALL.len()],
-}
-
 /// How long closing waits for the tables.
 const FLUSH_WAIT: Duration = Duration::from_secs(10);
 const FLUSH_POLL: Duration = Duration::from_millis(2);
-
-/// The entries that are in memory are all that were ever made since it went to a table, the removed ones too, and a listing
-/// goes over them. So they go to tables sooner than the other documents, which are not listed.
-const ENTRIES_IN_MEMORY_BYTES: u64 = 3 << 19;
-/// The others, too, are sent before the database itself would think of it: at 64 MiB, and at 2 MiB of entries in stores that
-/// were told so when they were made.
-const OTHERS_IN_MEMORY_BYTES: u64 = 48 << 20;
-/// What a document takes there besides its key and record, at least as much as the database counts.
-const BESIDES_BYTES: usize = 128;
-
-const ERA_SHIFT: u32 = 40;
-const ERA_SPACE: &str = "engine";
-const ERA_KEY: &[u8] = b"era";
-
-impl Turn {
-    fn open(eras: &Keyspace, spaces: &[Keyspace; Kind::ALL.len()]) -> Result<Self, StoreError> {
-        let era = match eras.get(ERA_KEY).map_err(opening)? {
-            Some(bytes) => u64::from_be_bytes((&*bytes).try_into().map_err(|_| StoreError::Damaged {
-                key: "engine:era".to_owned(),
-                cause: format!("{} bytes instead of 8", bytes.len()),
-            })?),
-            None => 0,
-        } + 1;
-        eras.insert(ERA_KEY, era.to_be_bytes()).map_err(opening)?;
-        // What was replayed from the journal is there already.
-        let in_memory = std::array::from_fn(|kind| spaces[kind].tree.active_memtable().size());
-        Ok(Self { last: era << ERA_SHIFT, in_memory })
-    }
-
-    /// Counts what has come into memory. True if all of the kind is to go to a table now, which the caller sees to.
-    ///
-    /// Left to itself the database is asked for that by every commit that finds its memory full, until it is done. The
-    /// requests wait in a queue of bounded length, which the thread that serves it adds to and then waits for as well: a
-    /// thousand quick commits during one slow merge of tables, and it would wait for itself for ever.
-    fn count(&mut self, kind: Kind, bytes: usize) -> bool {
-        let most = if kind == Kind::Entry { ENTRIES_IN_MEMORY_BYTES } else { OTHERS_IN_MEMORY_BYTES };
-        let counted = &mut self.in_memory[kind as usize];
-        *counted += (bytes + BESIDES_BYTES) as u64;
-        let is_full = *counted >= most;
-        if is_full {
-            *counted = 0;
-        }
-        is_full
-    }
-}
 
 fn opening(error: fjall::Error) -> StoreError {
     engine_error("the database of the store does not open", error)
@@ -167,12 +123,14 @@ impl EmbeddedStore {
         ];
         let eras = db.keyspace(ERA_SPACE, KeyspaceCreateOptions::default).map_err(opening)?;
         let turn = Turn::open(&eras, &spaces)?;
+        let listings_bytes = tuning.document_cache_bytes / LISTINGS_SHARE;
         Ok(Self {
             dir: dir.to_owned(),
             db,
             spaces,
             eras,
-            cache: DocumentCache::new(tuning.document_cache_bytes),
+            cache: DocumentCache::new(tuning.document_cache_bytes - listings_bytes),
+            listings: Listings::new(listings_bytes),
             changes: AtomicU64::new(0),
             commits: Mutex::new(turn),
             space: SpaceGuard::new(dir)?,
@@ -243,16 +201,27 @@ impl EmbeddedStore {
     /// What the database has under `key`. While a commit is under way that is what was there before it, or what is there
     /// after it is whole; the database alone would show one document after the other.
     fn fetch(&self, key: &Key) -> Result<Fetched, StoreError> {
+        let before = self.changes.load(SeqCst);
+        if let Key::Entry(directory, name) = key
+            && let Some(found) = self.listings.get(*directory, name)
+            && self.is_as_at(before)
+        {
+            return Ok(Fetched { found, lasting: true });
+        }
         self.counts.fetched(1);
         let (space, encoded) = (self.keyspace(key.kind()), key.encode());
-        let before = self.changes.load(SeqCst);
         if before.is_multiple_of(2) {
             let found = read(space.get(&encoded), key)?;
-            if self.changes.load(SeqCst) == before {
+            if self.is_as_at(before) {
                 return Ok(Fetched { found, lasting: true });
             }
         }
         Ok(Fetched { found: read(self.db.snapshot().get(space, &encoded), key)?, lasting: false })
+    }
+
+    /// Whether no commit was under way when `changes` were counted, and none has begun since.
+    fn is_as_at(&self, changes: u64) -> bool {
+        changes.is_multiple_of(2) && self.changes.load(SeqCst) == changes
     }
 
     /// Waits for the turn to commit. A commit takes some ten microseconds, and to be put to sleep and woken takes longer: so
@@ -274,6 +243,30 @@ impl EmbeddedStore {
             }
         }
         Ok(())
+    }
+
+    /// The directories among what a commit writes that have no entries: new ones, mostly.
+    fn empty_directories(&self, after: &[(&Key, usize, Option<Document>)]) -> Result<Vec<Ino>, StoreError> {
+        let mut empty = Vec::new();
+        for (key, _, document) in after {
+            if let (Key::Node(ino), Some(Document::Node(node))) = (key, document)
+                && node.directory().is_some_and(|directory| directory.children == 0)
+                && !self.listings.knows(*ino)
+                && self
+                    .read_page(&Scan { range: Range::Entries(*ino), start: Start::First, limit: 1 })?
+                    .is_empty()
+            {
+                empty.push(*ino);
+            }
+        }
+        Ok(empty)
+    }
+
+    /// A page from the tables, as it is at one instant.
+    fn read_page(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        let (kind, from, prefix) = bounds(scan);
+        let range = (from, Bound::Unbounded);
+        read_page(scan, self.db.snapshot().range::<Vec<u8>, _>(self.keyspace(kind), range), &prefix)
     }
 
     /// Returns the kinds of which all that is in memory is to go to tables.
@@ -300,17 +293,25 @@ impl EmbeddedStore {
             }
             after.push((key, bytes, document));
         }
+        let made = self.empty_directories(&after)?;
         self.changes.fetch_add(1, SeqCst);
         // Before the database shows anything new, nothing old may be left where it is not asked.
         after.iter().for_each(|(key, ..)| self.cache.remove(key));
         let written = batch.durability(Some(PersistMode::Buffer)).commit();
         let mut full = Vec::new();
         if written.is_ok() {
+            made.into_iter().for_each(|directory| self.listings.made(directory));
             for (key, bytes, document) in after {
                 if turn.count(key.kind(), bytes) {
                     full.push(key.kind());
                 }
-                self.cache.put(key, document.map(|document| Stored { version, document: document.into() }));
+                let now = document.map(|document| Stored { version, document: document.into() });
+                match key {
+                    Key::Entry(directory, name) => self.listings.changed(*directory, name, now.as_ref()),
+                    Key::Node(ino) if now.is_none() => self.listings.removed(*ino),
+                    _ => {}
+                }
+                self.cache.put(key, now);
             }
         }
         self.changes.fetch_add(1, SeqCst);
@@ -362,11 +363,25 @@ impl Reader for EmbeddedStore {
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         self.counts.scanned();
-        let (kind, from, prefix) = bounds(scan);
-        // A page is of one instant.
-        let range = (from, std::ops::Bound::Unbounded);
-        let items = self.db.snapshot().range::<Vec<u8>, _>(self.keyspace(kind), range);
-        read_page(scan, items, &prefix)
+        let before = self.changes.load(SeqCst);
+        if let Some(page) = self.listings.page(scan)
+            && self.is_as_at(before)
+        {
+            return Ok(page);
+        }
+        let page = self.read_page(scan)?;
+        let is_first = match &scan.start {
+            Start::First => true,
+            Start::At(position) => *position <= EntryPosition::FIRST,
+            Start::After(_) => false,
+        };
+        if let Range::Entries(directory) = scan.range
+            && is_first
+            && page.len() < scan.limit
+        {
+            self.listings.learn(directory, &page, || self.is_as_at(before));
+        }
+        Ok(page)
     }
 }
 
@@ -444,7 +459,7 @@ impl Reader for Snapshot<'_> {
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         let (kind, from, prefix) = bounds(scan);
-        let range = (from, std::ops::Bound::Unbounded);
+        let range = (from, Bound::Unbounded);
         let items = self.view.range::<Vec<u8>, _>(self.store.keyspace(kind), range);
         read_page(scan, items, &prefix)
     }

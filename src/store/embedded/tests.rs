@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::document::{Content, Document, Ino};
+use crate::document::{Content, Document, Entry, FileKind, Ino, Name};
 use crate::store::conformance::{self, directory};
 
 struct Temporary {
@@ -266,4 +266,55 @@ fn commits_that_are_quicker_than_the_database_writes_tables_do_not_stop_it() {
         std::thread::sleep(FLUSH_POLL);
     }
     store.close().unwrap();
+}
+
+/// What is known of directories in memory is what the tables have, whatever commits do and however little room there is.
+#[test]
+fn listings_from_memory_are_those_of_the_tables() {
+    const DIRECTORIES: u64 = 6;
+    const NAMES: u64 = 40;
+    for seed in 1..9u64 {
+        let dir = tempfile::tempdir().unwrap();
+        let tuning = Tuning { document_cache_bytes: seed * 12_000 * LISTINGS_SHARE, ..Tuning::default() };
+        let store = EmbeddedStore::open(dir.path(), tuning).unwrap();
+        let mut random = seed;
+        let mut below = move |limit: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % limit
+        };
+        let mut answered = 0;
+        for step in 0..2000 {
+            let ino = Ino(1 + below(DIRECTORIES));
+            let name = |number: u64| Key::Entry(ino, Name::new(format!("n{number}").as_bytes()).unwrap());
+            let there = Document::Entry(Entry { ino: Ino(100 + below(9)), kind: FileKind::Regular });
+            let commit = match below(10) {
+                0 => Commit::new().put(Key::Node(ino), directory(0)),
+                1 => {
+                    (0..NAMES).fold(Commit::new().delete(Key::Node(ino)), |commit, n| commit.delete(name(n)))
+                }
+                2..=6 => Commit::new().put(name(below(NAMES)), there),
+                _ => Commit::new().delete(name(below(NAMES))),
+            };
+            store.commit(&commit).unwrap();
+            let start = match below(3) {
+                0 => Start::First,
+                1 => Start::After(name(below(NAMES))),
+                _ => Start::At(EntryPosition(below(u64::MAX >> 2))),
+            };
+            let scan = Scan { range: Range::Entries(ino), start, limit: 1 + below(2 * NAMES) as usize };
+            let whole = |page: Vec<ScanItem>| {
+                page.into_iter().map(|(key, stored)| (key, stored.unwrap())).collect::<Vec<_>>()
+            };
+            answered += u64::from(store.listings.page(&scan).is_some());
+            let truth = whole(store.snapshot().scan(&scan).unwrap());
+            assert_eq!(whole(store.scan(&scan).unwrap()), truth, "seed {seed}, step {step}: {scan:?}");
+            let key = name(below(NAMES));
+            assert_eq!(
+                store.get(&key).unwrap(),
+                store.snapshot().get(&key).unwrap(),
+                "seed {seed}, step {step}"
+            );
+        }
+        assert!(answered > 100, "seed {seed}: {answered} pages from memory");
+    }
 }
