@@ -64,6 +64,11 @@ impl Beliefs {
         Self { period: ttl.map(|ttl| (ttl * 2).max(PERIOD_MIN)), state: Mutex::new(state) }
     }
 
+    /// Whether other hosts may mislead the kernel; if not, nothing is noted here.
+    pub(super) fn matter(&self) -> bool {
+        self.period.is_some()
+    }
+
     /// The kernel is about to be told what a name leads to, if to anything.
     pub(super) fn learns(&self, directory: Ino, name: &[u8], leads_to: Option<Ino>) {
         let Some(period) = self.period else { return };

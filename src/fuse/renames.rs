@@ -49,6 +49,9 @@ fn prepare(
 impl Asked {
     /// Called before the reply: sees to it that the kernel, which moves what it takes the names for, is not misled by that.
     fn done(&self, cache: &KernelCache, moved: Moved) {
+        if !cache.beliefs.matter() {
+            return;
+        }
         let Self { rename, taken_for: [source, target] } = self;
         let names = [(rename.parent, &rename.name), (rename.new_parent, &rename.new_name)];
         if source.is_surely(moved.there) && moved.back.is_none_or(|back| target.is_surely(back)) {

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::two::{Two, over_postgres, over_redis};
 
@@ -183,6 +183,40 @@ fn who_renames_finds_what_was_moved(two: &Two) {
     }
 }
 
+/// A host that renames what nobody else changes has its kernel ask for no name again.
+fn own_renames_leave_the_kernel_what_it_knows(two: &Two) {
+    const KNOWN: usize = 50;
+    /// Well within the time for which names are kept.
+    const QUICK: Duration = Duration::from_millis(150);
+    let (here, requests) = (two.point(0).join("own"), || two.status(0)["requests"].as_u64().unwrap());
+    fs::create_dir(&here).unwrap();
+    let known: Vec<_> = (0..KNOWN).map(|n| here.join(format!("known{n}"))).collect();
+    known.iter().for_each(|path| drop(File::create_new(path).unwrap()));
+    let moved = |from: &str, to: &str| fs::rename(here.join(from), here.join(to)).unwrap();
+    let is_quick = (0..20).any(|round| {
+        known.iter().for_each(|path| assert!(path.exists()));
+        let begun = Instant::now();
+        File::create(here.join("new")).unwrap();
+        moved("new", "file");
+        File::create(here.join("new")).unwrap();
+        moved("new", "file");
+        moved("file", "other");
+        fs::remove_file(here.join("other")).unwrap();
+        for name in ["dir", "empty"] {
+            fs::create_dir(here.join(name)).unwrap();
+        }
+        moved("dir", "empty");
+        fs::remove_dir(here.join("empty")).unwrap();
+        let before = requests();
+        known.iter().for_each(|path| assert!(path.exists()));
+        let asked = requests() - before;
+        let is_quick = begun.elapsed() < QUICK;
+        assert!(!is_quick || asked < KNOWN as u64 / 2, "round {round}: {asked} requests for {KNOWN} names");
+        is_quick
+    });
+    assert!(is_quick, "this machine is too slow to tell");
+}
+
 /// The same, of a file that may be empty.
 fn first_mapped_of(file: &File) -> Option<u8> {
     (file.metadata().unwrap().len() > 0).then(|| first_mapped(file))
@@ -193,6 +227,7 @@ fn who_opens_or_renames_gets_what_is_there_over_postgresql() {
     over_postgres(|two, _| {
         who_opens_sees_what_was_closed(&two);
         who_renames_finds_what_was_moved(&two);
+        own_renames_leave_the_kernel_what_it_knows(&two);
         two.finish();
     });
 }
@@ -202,6 +237,7 @@ fn who_opens_or_renames_gets_what_is_there_over_redis() {
     over_redis(|two| {
         who_opens_sees_what_was_closed(&two);
         who_renames_finds_what_was_moved(&two);
+        own_renames_leave_the_kernel_what_it_knows(&two);
         two.finish();
     });
 }
