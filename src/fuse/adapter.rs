@@ -17,6 +17,7 @@ use fuser::{
 use parking_lot::Mutex;
 
 use super::advisory::LockCall;
+use super::beliefs::Belief;
 use super::control::{self, Control};
 use super::convert::{FOREVER, absent, attr, file_type, time};
 use super::errno::report;
@@ -120,7 +121,7 @@ impl Adapter {
         match found {
             Ok((ino, node)) => {
                 cache.give(ino, node.regular().is_some());
-                cache.beliefs.learns(Ino(parent.0), name.as_bytes(), Some(ino));
+                cache.beliefs.learns(Ino(parent.0), name.as_bytes(), Some(Belief::found(ino, &node)));
                 let (attributes, name) = (cache.attribute_ttl(asked), cache.name_ttl(asked));
                 reply.entry_with_ttls(&attributes, &name, &attr(ino, &node), GENERATION);
             }
@@ -348,9 +349,8 @@ impl Filesystem for Adapter {
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, bytes: &OsStr, reply: ReplyEmpty) {
-        // As of a rename: what Linux takes to be removed it takes to be dead.
         let rmdir = |namespace: &Namespace, parent, name: &Name| {
-            namespace.rmdir_taken_for(parent, name, self.0.cache.beliefs.of(parent, name).last)
+            namespace.rmdir_taken_for(parent, name, self.0.cache.beliefs.of(parent, name).directory())
         };
         reply_empty(reply, self.remove(parent, bytes, rmdir).map_err(failed("rmdir", parent)));
     }

@@ -16,7 +16,7 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use crate::ambient;
-use crate::document::{EntryPosition, Ino, Name};
+use crate::document::{EntryPosition, Ino, Name, Node};
 
 /// A directory and the hash of a name in it.
 type Place = (Ino, EntryPosition);
@@ -25,12 +25,23 @@ type Place = (Ino, EntryPosition);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Belief {
     /// What was told last; none if that was that there is nothing, or if nothing was told.
-    pub(super) last: Option<Ino>,
+    last: Option<Ino>,
+    is_directory: bool,
     /// Whether something else may be what the kernel goes by.
     is_doubtful: bool,
 }
 
 impl Belief {
+    pub(super) fn found(ino: Ino, node: &Node) -> Self {
+        Self { last: Some(ino), is_directory: node.directory().is_some(), is_doubtful: false }
+    }
+
+    /// The directory that the name is taken for. What Linux takes to be replaced or removed it takes to be dead, for as long
+    /// as anybody has it open; of what is no directory that does not matter.
+    pub(super) fn directory(self) -> Option<Ino> {
+        self.last.filter(|_| self.is_directory)
+    }
+
     /// Whether the kernel takes the name for this, and for nothing else.
     pub(super) fn is_surely(self, ino: Ino) -> bool {
         self.last == Some(ino) && !self.is_doubtful
@@ -54,8 +65,8 @@ struct State {
 
 /// The least time for which a belief is kept, though the kernel may keep none for so long: replies can be slow to arrive.
 const PERIOD_MIN: Duration = Duration::from_secs(1);
-/// So many are kept in each part, of some 40 bytes each.
-const NAMES_MAX: usize = 1 << 17;
+/// So many are kept in each part, as a table of 2^17 places takes, of some 40 bytes each.
+const NAMES_MAX: usize = (1 << 17) / 8 * 7;
 
 impl Beliefs {
     /// Of a kernel that keeps names for `ttl` though other hosts may change them, if it does.
@@ -70,16 +81,17 @@ impl Beliefs {
     }
 
     /// The kernel is about to be told what a name leads to, if to anything.
-    pub(super) fn learns(&self, directory: Ino, name: &[u8], leads_to: Option<Ino>) {
+    pub(super) fn learns(&self, directory: Ino, name: &[u8], told: Option<Belief>) {
         let Some(period) = self.period else { return };
         let place = place(directory, name);
         let mut state = self.state.lock();
-        match (state.get(&place), leads_to) {
+        match (state.get(&place), told) {
             (None, None) => {}
-            (None, last) => state.set(period, place, Belief { last, is_doubtful: false }),
-            (Some(before), last) => {
-                let is_doubtful = before.is_doubtful || before.last != last;
-                state.set(period, place, Belief { last, is_doubtful });
+            (None, Some(told)) => state.set(period, place, told),
+            (Some(before), told) => {
+                let told = told.unwrap_or_default();
+                let is_doubtful = before.is_doubtful || before.last != told.last;
+                state.set(period, place, Belief { is_doubtful, ..told });
             }
         }
     }
@@ -96,15 +108,14 @@ impl Beliefs {
         self.state.lock().get(&place(directory, name.as_bytes())).unwrap_or_default()
     }
 
-    /// The kernel has moved what these names are taken for, from the first to the second or by an exchange, and is right.
-    /// `now`: what they lead to.
-    pub(super) fn renamed(&self, names: [(Ino, &Name); 2], now: [Option<Ino>; 2]) {
+    /// A rename has ended, after which the kernel takes its names for these, as far as that is known.
+    pub(super) fn renamed(&self, names: [(Ino, &Name); 2], now: [Option<Belief>; 2]) {
         let Some(period) = self.period else { return };
         let mut state = self.state.lock();
-        for ((directory, name), last) in names.into_iter().zip(now) {
+        for ((directory, name), belief) in names.into_iter().zip(now) {
             let place = place(directory, name.as_bytes());
-            match last {
-                Some(_) => state.set(period, place, Belief { last, is_doubtful: false }),
+            match belief {
+                Some(belief) => state.set(period, place, belief),
                 None => state.forget(&place),
             }
         }
@@ -149,10 +160,14 @@ mod tests {
         Beliefs::new(Some(Duration::ZERO))
     }
 
+    fn file(ino: u64) -> Belief {
+        Belief { last: Some(Ino(ino)), is_directory: false, is_doubtful: false }
+    }
+
     #[test]
     fn a_name_is_taken_for_what_was_told_unless_that_was_several_things() {
         let beliefs = beliefs();
-        let tell = |ino: Option<u64>| beliefs.learns(DIR, b"a", ino.map(Ino));
+        let tell = |ino: Option<u64>| beliefs.learns(DIR, b"a", ino.map(file));
         let is_surely = |ino| beliefs.of(DIR, &name("a")).is_surely(Ino(ino));
         tell(None);
         assert_eq!(beliefs.of(DIR, &name("a")), Belief::default());
@@ -173,13 +188,24 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_is_meant_until_the_name_is_free() {
+        let beliefs = beliefs();
+        beliefs.learns(DIR, b"a", Some(Belief { is_directory: true, ..file(8) }));
+        assert_eq!(beliefs.of(DIR, &name("a")).directory(), Some(Ino(8)));
+        beliefs.learns(DIR, b"a", None);
+        assert_eq!(beliefs.of(DIR, &name("a")).directory(), None);
+        beliefs.learns(DIR, b"a", Some(file(9)));
+        assert_eq!(beliefs.of(DIR, &name("a")).directory(), None);
+    }
+
+    #[test]
     fn what_was_renamed_is_known_at_its_new_name() {
         let beliefs = beliefs();
         let (a, b) = (name("a"), name("b"));
-        beliefs.learns(DIR, b"b", Some(Ino(7)));
-        beliefs.renamed([(DIR, &a), (DIR, &b)], [None, Some(Ino(8))]);
+        beliefs.learns(DIR, b"b", Some(file(7)));
+        beliefs.renamed([(DIR, &a), (DIR, &b)], [None, Some(file(8))]);
         assert!(beliefs.of(DIR, &b).is_surely(Ino(8)));
-        beliefs.renamed([(DIR, &a), (DIR, &b)], [Some(Ino(8)), Some(Ino(9))]);
+        beliefs.renamed([(DIR, &a), (DIR, &b)], [Some(file(8)), Some(file(9))]);
         assert!(beliefs.of(DIR, &a).is_surely(Ino(8)) && beliefs.of(DIR, &b).is_surely(Ino(9)));
         beliefs.renamed([(DIR, &a), (DIR, &b)], [None; 2]);
         assert_eq!([&a, &b].map(|name| beliefs.of(DIR, name)), [Belief::default(); 2]);
@@ -193,15 +219,15 @@ mod tests {
             let mut state = beliefs.state.lock();
             state.begun = state.begun.checked_sub(PERIOD_MIN * 2).unwrap();
             drop(state);
-            beliefs.learns(DIR, b"other", Some(Ino(1)));
+            beliefs.learns(DIR, b"other", Some(file(1)));
         };
-        beliefs.learns(DIR, b"a", Some(Ino(8)));
+        beliefs.learns(DIR, b"a", Some(file(8)));
         age();
         assert!(is_kept());
         age();
         assert!(!is_kept());
-        beliefs.learns(DIR, b"a", Some(Ino(8)));
-        (0..2 * NAMES_MAX as u64).for_each(|ino| beliefs.learns(Ino(ino), b"n", Some(Ino(ino))));
+        beliefs.learns(DIR, b"a", Some(file(8)));
+        (0..2 * NAMES_MAX as u64).for_each(|ino| beliefs.learns(Ino(ino), b"n", Some(file(ino))));
         assert!(!is_kept() && beliefs.state.lock().new.len() <= NAMES_MAX);
     }
 }

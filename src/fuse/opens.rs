@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, OpenFlags, ReplyCreate, ReplyOpen};
 
 use super::adapter::{Adapter, GENERATION, failed, name};
+use super::beliefs::Belief;
 use super::control;
 use super::convert::attr;
 use super::passthrough::{Handle, registered};
@@ -105,7 +106,7 @@ impl Adapter {
             Ok((ino, node)) => {
                 let cache = &self.0.cache;
                 cache.give(ino, true);
-                cache.beliefs.learns(Ino(parent.0), bytes.as_bytes(), Some(ino));
+                cache.beliefs.learns(Ino(parent.0), bytes.as_bytes(), Some(Belief::found(ino, &node)));
                 // One time for both, name and attributes; see `kernel_cache` for why it is that of the attributes.
                 let ttl = cache.attribute_ttl(asked);
                 reply.created(

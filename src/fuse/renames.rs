@@ -41,8 +41,7 @@ fn prepare(
     };
     let (parent, name, new_parent, new_name) = (Ino(from.0.0), name(from.1)?, Ino(to.0.0), name(to.1)?);
     let taken_for = [beliefs.of(parent, &name), beliefs.of(new_parent, &new_name)];
-    // What Linux takes to be replaced it takes to be dead, for as long as anybody has it open.
-    let rename = Rename { parent, name, new_parent, new_name, manner, taken_for: taken_for[1].last };
+    let rename = Rename { parent, name, new_parent, new_name, manner, taken_for: taken_for[1].directory() };
     Ok(Asked { rename, taken_for })
 }
 
@@ -55,7 +54,7 @@ impl Asked {
         let Self { rename, taken_for: [source, target] } = self;
         let names = [(rename.parent, &rename.name), (rename.new_parent, &rename.new_name)];
         if source.is_surely(moved.there) && moved.back.is_none_or(|back| target.is_surely(back)) {
-            cache.beliefs.renamed(names, [moved.back, Some(moved.there)]);
+            cache.beliefs.renamed(names, [moved.back.map(|_| *target), Some(*source)]);
         } else {
             cache.beliefs.renamed(names, [None; 2]);
             cache.distrust(names);

@@ -55,15 +55,13 @@ impl Namespace {
     /// Removes an empty directory by a name that is taken to lead to this one.
     ///
     /// # Errors
-    /// Those of [`Namespace::rmdir`]; `Stale` if it leads to another.
+    /// Those of [`Namespace::rmdir`]; `Stale` if it leads to another and this one is somewhere else.
     pub fn rmdir_taken_for(&self, parent: Ino, name: &Name, taken_for: Option<Ino>) -> Result<()> {
         let key = Key::Entry(parent, name.clone());
         self.retry(|| {
             let (entry_version, entry) = self.existing_entry(parent, &key)?;
-            if taken_for.is_some_and(|meant| meant != entry.ino) {
-                // What is remembered here may be what is old.
-                self.store.forget(std::slice::from_ref(&key));
-                return Err(NamespaceError::Stale);
+            if let Some(meant) = taken_for {
+                self.refuse_instead(&key, meant, Some(entry.ino))?;
             }
             if entry.kind != FileKind::Directory {
                 return Err(NamespaceError::NotADirectory);
@@ -77,6 +75,18 @@ impl Namespace {
             self.commit(&commit)?;
             Ok(())
         })
+    }
+
+    /// Refuses to remove or replace what is `there` under `key`, where a directory was `meant` that is somewhere else:
+    /// whoever goes by names would take that for dead.
+    pub(super) fn refuse_instead(&self, key: &Key, meant: Ino, there: Option<Ino>) -> Result<()> {
+        if there == Some(meant) {
+            return Ok(());
+        }
+        // What is remembered here may be what is old.
+        self.store.forget(&[key.clone(), Key::Node(meant)]);
+        let is_alive = self.store.node(meant)?.is_some_and(|(_, node)| node.nlink > 0);
+        if is_alive { Err(NamespaceError::Stale) } else { Ok(()) }
     }
 
     pub(super) fn existing_entry(&self, parent: Ino, key: &Key) -> Result<(Version, Entry)> {

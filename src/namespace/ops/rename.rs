@@ -43,7 +43,7 @@ pub struct Rename {
     pub new_name: Name,
     /// What kind of rename.
     pub manner: Manner,
-    /// What the new name is taken to lead to, if a directory that takes its place is to replace that and nothing else.
+    /// The directory that the new name is taken to lead to. Nothing else is replaced, unless that one is gone.
     pub taken_for: Option<Ino>,
 }
 
@@ -107,7 +107,7 @@ impl Namespace {
     ///
     /// # Errors
     /// Those of rename(2) and renameat2(2); `Lock` if the locks were not granted; `Stale` if the new name does not lead to
-    /// the directory that it is taken for.
+    /// the directory that it is taken for, and that one is somewhere else.
     pub fn rename(&self, caller: Caller, rename: &Rename, patience: Patience<'_>) -> Result<Moved> {
         self.retry(|| {
             let resolved = match self.resolve(rename)? {

@@ -139,9 +139,12 @@ fn who_renames_or_removes_what_another_host_has_replaced_hears_of_it() {
     let third = replace("other");
     refused!(moves(&over(new)), E::Stale);
     assert_eq!(moves(&over(third)).unwrap(), Moved { there: second, back: None });
-    refused!(moves(&Rename { taken_for: Some(third), ..rename("other", "nothing") }), E::Stale);
-    refused!(hosts.grace.rmdir_taken_for(ROOT, &name("other"), Some(third)), E::Stale);
-    hosts.grace.rmdir_taken_for(ROOT, &name("other"), Some(second)).unwrap();
+    let to_nothing = |taken_for| Rename { taken_for: Some(taken_for), ..rename("other", "nothing") };
+    refused!(moves(&to_nothing(old)), E::Stale);
+    refused!(hosts.grace.rmdir_taken_for(ROOT, &name("other"), Some(old)), E::Stale);
+    // What is gone is dead.
+    assert_eq!(moves(&to_nothing(third)).unwrap(), Moved { there: second, back: None });
+    hosts.grace.rmdir_taken_for(ROOT, &name("nothing"), Some(third)).unwrap();
     hosts.finish();
 }
 

@@ -4,8 +4,12 @@
 //! was ever made since it went to a table, and what is in tables has to be decoded. A directory is known whole from when it
 //! is made, or when one page had all of it; from then on commits keep it so.
 //!
-//! What is hard: whoever has read a page must not put it here after a commit has changed the directory. It is put here only
-//! if no commit has begun since before the page was read, which is asked again under the lock that commits take as well.
+//! What is hard:
+//! 1. Whoever has read a page must not put it here after a commit has changed the directory. It is put here only if no
+//!    commit has begun since before the page was read, which is asked again under the lock that commits take as well.
+//! 2. A commit changes several directories, one after the other, and the database before. So nothing is answered from here
+//!    while a commit is under way, which is asked under the same lock: until that is given back, none changes anything here.
+//! 3. To free a large directory takes milliseconds, for which no commit is to wait: [`Listings::sweep`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -17,7 +21,7 @@ use crate::document::{EntryPosition, Ino, Key, Name, Stored};
 use crate::store::scan::Pager;
 use crate::store::{Range, Scan, ScanItem, Start};
 
-/// About what an entry takes whose document nobody else has in memory.
+/// About what an entry with a name of ordinary length takes whose document nobody else has in memory.
 const ENTRY_BYTES: u64 = 256;
 /// A directory weighs as much as so many entries, besides its own.
 const DIRECTORY_WEIGHT: usize = 4;
@@ -39,6 +43,8 @@ pub(super) struct Listings {
 struct Parts {
     recent: Part,
     before: Part,
+    /// To be freed.
+    shed: Vec<Part>,
 }
 
 #[derive(Default)]
@@ -98,19 +104,30 @@ impl Listings {
         }
     }
 
-    /// What stands under a name, if that is known: something or nothing.
-    pub(super) fn get(&self, directory: Ino, name: &Name) -> Option<Option<Stored>> {
+    /// Frees what is not kept any more; for when nobody waits.
+    pub(super) fn sweep(&self) {
+        let shed = std::mem::take(&mut self.parts.lock().shed);
+        drop(shed);
+    }
+
+    /// What stands under a name, if that is known, something or nothing, and `is_settled`: no commit is under way.
+    pub(super) fn get(
+        &self,
+        directory: Ino,
+        name: &Name,
+        is_settled: impl FnOnce() -> bool,
+    ) -> Option<Option<Stored>> {
         let mut parts = self.parts.lock();
-        let part = parts.of(directory)?;
+        let part = parts.of(directory).filter(|_| is_settled())?;
         Some(part.directories.get(&directory)?.get(&place(name)).cloned())
     }
 
-    /// A page of a listing, if the directory is known.
-    pub(super) fn page(&self, scan: &Scan) -> Option<Vec<ScanItem>> {
+    /// A page of a listing, if the directory is known and `is_settled`: no commit is under way.
+    pub(super) fn page(&self, scan: &Scan, is_settled: impl FnOnce() -> bool) -> Option<Vec<ScanItem>> {
         let Range::Entries(directory) = scan.range else { return None };
         let mut parts = self.parts.lock();
         parts.refresh(self.most, directory);
-        let entries = parts.of(directory)?.directories.get(&directory)?;
+        let entries = parts.of(directory).filter(|_| is_settled())?.directories.get(&directory)?;
         let from = match &scan.start {
             Start::First => Bound::Unbounded,
             Start::At(position) => Bound::Included((*position, None)),
@@ -150,9 +167,10 @@ impl Parts {
         self.shed(most);
     }
 
-    /// Notes that a directory was asked for.
+    /// Notes that a directory was asked for. One that would fill the recent part alone stays where it is.
     fn refresh(&mut self, most: usize, directory: Ino) {
-        if !self.recent.directories.contains_key(&directory)
+        let fits = |entries: &Entries| weight(entries) <= most;
+        if self.before.directories.get(&directory).is_some_and(fits)
             && let Some(entries) = self.take(directory)
         {
             self.put(most, directory, entries);
@@ -161,11 +179,12 @@ impl Parts {
 
     fn shed(&mut self, most: usize) {
         if self.recent.weight > most {
-            self.before = std::mem::take(&mut self.recent);
+            let recent = std::mem::take(&mut self.recent);
+            self.shed.push(std::mem::replace(&mut self.before, recent));
         }
         // Either it was too heavy at once, or it has grown since.
         if self.before.weight > most * 2 {
-            self.before = Part::default();
+            self.shed.push(std::mem::take(&mut self.before));
         }
     }
 }
@@ -200,6 +219,16 @@ mod tests {
         page.iter().map(|(_, stored)| stored.as_ref().unwrap().version.0).collect()
     }
 
+    fn page(listings: &Listings, scan: &Scan) -> Option<Vec<ScanItem>> {
+        assert!(listings.page(scan, || false).is_none());
+        listings.page(scan, || true)
+    }
+
+    fn get(listings: &Listings, directory: Ino, number: u64) -> Option<Option<Stored>> {
+        assert!(listings.get(directory, &name(number), || false).is_none());
+        listings.get(directory, &name(number), || true)
+    }
+
     fn scan(directory: Ino, start: Start, limit: usize) -> Scan {
         Scan { range: Range::Entries(directory), start, limit }
     }
@@ -207,18 +236,16 @@ mod tests {
     #[test]
     fn pages_go_over_all_entries_in_the_order_of_their_keys() {
         let listings = Listings::new(1 << 20);
-        assert!(
-            listings.page(&scan(DIR, Start::First, 10)).is_none() && listings.get(DIR, &name(1)).is_none()
-        );
+        assert!(page(&listings, &scan(DIR, Start::First, 10)).is_none() && get(&listings, DIR, 1).is_none());
         listings.made(DIR);
         (0..100).for_each(|number| listings.changed(DIR, &name(number), Some(&entry(number))));
         listings.changed(DIR, &name(7), None);
         listings.changed(DIR, &name(8), Some(&entry(800)));
-        let whole = listings.page(&scan(DIR, Start::First, 1000)).unwrap();
+        let whole = page(&listings, &scan(DIR, Start::First, 1000)).unwrap();
         assert!(whole.is_sorted_by_key(|(key, _)| key.encode()) && whole.len() == 99);
         let (mut all, mut start) = (Vec::new(), Start::First);
         for round in 0.. {
-            let page = listings.page(&scan(DIR, start, 10)).unwrap();
+            let page = page(&listings, &scan(DIR, start, 10)).unwrap();
             all.extend(numbers(&page));
             let Some((last, _)) = page.last().filter(|_| page.len() == 10) else { break };
             let Key::Entry(_, name) = last else { panic!("{last}") };
@@ -226,10 +253,10 @@ mod tests {
             start = if round % 2 == 0 { Start::After(last.clone()) } else { Start::At(next) };
         }
         assert_eq!(all, numbers(&whole));
-        assert_eq!(listings.get(DIR, &name(8)).unwrap(), Some(entry(800)));
-        assert_eq!(listings.get(DIR, &name(7)), Some(None));
+        assert_eq!(get(&listings, DIR, 8).unwrap(), Some(entry(800)));
+        assert_eq!(get(&listings, DIR, 7), Some(None));
         listings.removed(DIR);
-        assert!(listings.page(&scan(DIR, Start::First, 10)).is_none());
+        assert!(page(&listings, &scan(DIR, Start::First, 10)).is_none());
     }
 
     #[test]
@@ -237,12 +264,12 @@ mod tests {
         let listings = Listings::new(1 << 20);
         let item = |number| (Key::Entry(DIR, name(number)), Ok(entry(number)));
         listings.learn(DIR, &[item(1)], || false);
-        assert!(listings.get(DIR, &name(1)).is_none());
+        assert!(get(&listings, DIR, 1).is_none());
         let broken = StoreError::Stopped(String::new());
         listings.learn(DIR, &[item(1), (Key::Entry(DIR, name(2)), Err(broken))], || true);
-        assert!(listings.get(DIR, &name(1)).is_none());
+        assert!(get(&listings, DIR, 1).is_none());
         listings.learn(DIR, &[item(1)], || true);
-        assert_eq!(listings.get(DIR, &name(1)), Some(Some(entry(1))));
+        assert_eq!(get(&listings, DIR, 1), Some(Some(entry(1))));
     }
 
     #[test]
@@ -262,12 +289,30 @@ mod tests {
         for directory in 1..100 {
             listings.made(Ino(directory));
             put(directory, 0..20);
-            assert!(listings.page(&scan(Ino(1), Start::First, 5)).is_some(), "{directory}");
+            assert!(page(&listings, &scan(Ino(1), Start::First, 5)).is_some(), "{directory}");
             assert!(weights() <= 3 * most as usize);
         }
-        assert!(listings.get(Ino(2), &name(1)).is_none());
+        assert!(get(&listings, Ino(2), 1).is_none());
+    }
+
+    #[test]
+    fn a_directory_larger_than_the_recent_part_drives_nobody_out_and_one_too_large_is_not_kept() {
+        let most = 100;
+        let listings = Listings::new(most * 3 * ENTRY_BYTES);
+        let put = |numbers: std::ops::Range<u64>| {
+            numbers.for_each(|number| listings.changed(DIR, &name(number), Some(&entry(number))));
+        };
         listings.made(DIR);
-        put(DIR.0, 0..1000);
-        assert!(weights() <= 3 * most as usize && listings.get(DIR, &name(1)).is_none());
+        put(0..150);
+        listings.made(Ino(1));
+        for _ in 0..3 {
+            assert_eq!(page(&listings, &scan(DIR, Start::First, 500)).unwrap().len(), 150);
+            assert!(page(&listings, &scan(Ino(1), Start::First, 5)).is_some());
+        }
+        put(150..1000);
+        assert!(get(&listings, DIR, 1).is_none());
+        assert!(!listings.parts.lock().shed.is_empty());
+        listings.sweep();
+        assert!(listings.parts.lock().shed.is_empty());
     }
 }

@@ -33,7 +33,7 @@ use self::space::SpaceGuard;
 use self::turn::{ERA_SPACE, Turn};
 use super::commit::{Commit, CommitError};
 use super::scan::{Pager, bounds};
-use super::{Capabilities, Range, Reader, Scan, ScanItem, Start, Store, StoreCounters, StoreError};
+use super::{Capabilities, Range, Reader, Scan, ScanItem, Start, Store, StoreCounters, StoreError, Write};
 use crate::ambient;
 use crate::document::codec;
 use crate::document::{Document, EntryPosition, Ino, Key, Kind, Stored, Version};
@@ -201,15 +201,14 @@ impl EmbeddedStore {
     /// What the database has under `key`. While a commit is under way that is what was there before it, or what is there
     /// after it is whole; the database alone would show one document after the other.
     fn fetch(&self, key: &Key) -> Result<Fetched, StoreError> {
-        let before = self.changes.load(SeqCst);
         if let Key::Entry(directory, name) = key
-            && let Some(found) = self.listings.get(*directory, name)
-            && self.is_as_at(before)
+            && let Some(found) = self.listings.get(*directory, name, || self.is_settled())
         {
             return Ok(Fetched { found, lasting: true });
         }
         self.counts.fetched(1);
         let (space, encoded) = (self.keyspace(key.kind()), key.encode());
+        let before = self.changes.load(SeqCst);
         if before.is_multiple_of(2) {
             let found = read(space.get(&encoded), key)?;
             if self.is_as_at(before) {
@@ -217,6 +216,11 @@ impl EmbeddedStore {
             }
         }
         Ok(Fetched { found: read(self.db.snapshot().get(space, &encoded), key)?, lasting: false })
+    }
+
+    /// Whether no commit is under way.
+    fn is_settled(&self) -> bool {
+        self.changes.load(SeqCst).is_multiple_of(2)
     }
 
     /// Whether no commit was under way when `changes` were counted, and none has begun since.
@@ -245,11 +249,12 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    /// The directories among what a commit writes that have no entries: new ones, mostly.
-    fn empty_directories(&self, after: &[(&Key, usize, Option<Document>)]) -> Result<Vec<Ino>, StoreError> {
+    /// The directories among what a commit puts that have no entries: new ones, mostly. The keys of a new one are behind all
+    /// others, so there is nothing to go over.
+    fn empty_directories(&self, commit: &Commit) -> Result<Vec<Ino>, StoreError> {
         let mut empty = Vec::new();
-        for (key, _, document) in after {
-            if let (Key::Node(ino), Some(Document::Node(node))) = (key, document)
+        for write in &commit.writes {
+            if let Write::Put(Key::Node(ino), Document::Node(node)) = write
                 && node.directory().is_some_and(|directory| directory.children == 0)
                 && !self.listings.knows(*ino)
                 && self
@@ -276,7 +281,7 @@ impl EmbeddedStore {
         for write in &commit.writes {
             let key = write.key();
             let current = match write {
-                super::Write::Merge(..) => self.get(key)?,
+                Write::Merge(..) => self.get(key)?,
                 _ => None,
             };
             let encoded = key.encode();
@@ -293,7 +298,7 @@ impl EmbeddedStore {
             }
             after.push((key, bytes, document));
         }
-        let made = self.empty_directories(&after)?;
+        let made = self.empty_directories(commit)?;
         self.changes.fetch_add(1, SeqCst);
         // Before the database shows anything new, nothing old may be left where it is not asked.
         after.iter().for_each(|(key, ..)| self.cache.remove(key));
@@ -363,12 +368,10 @@ impl Reader for EmbeddedStore {
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         self.counts.scanned();
-        let before = self.changes.load(SeqCst);
-        if let Some(page) = self.listings.page(scan)
-            && self.is_as_at(before)
-        {
+        if let Some(page) = self.listings.page(scan, || self.is_settled()) {
             return Ok(page);
         }
+        let before = self.changes.load(SeqCst);
         let page = self.read_page(scan)?;
         let is_first = match &scan.start {
             Start::First => true,
@@ -380,6 +383,7 @@ impl Reader for EmbeddedStore {
             && page.len() < scan.limit
         {
             self.listings.learn(directory, &page, || self.is_as_at(before));
+            self.listings.sweep();
         }
         Ok(page)
     }
@@ -396,6 +400,7 @@ impl Store for EmbeddedStore {
             turn.last = version.0;
         }
         drop(turn);
+        self.listings.sweep();
         self.counts.committed(commit, &outcome);
         for kind in outcome? {
             if let Err(error) = Self::send_to_table(self.keyspace(kind)) {

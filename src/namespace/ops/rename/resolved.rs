@@ -103,15 +103,12 @@ impl Namespace {
         Ok(Resolution::Apart(resolved))
     }
 
-    /// Refuses to let a directory take the place of another one than was meant, or of none. What is remembered here may be
-    /// what is old.
+    /// Refuses to replace something else, or nothing, where a directory was meant that is somewhere else.
     fn refuse_mistaken(&self, rename: &Rename, found: &Resolved) -> Result<()> {
-        let is_directory = found.source.entry.kind == FileKind::Directory;
-        let is_there = |meant: Ino| found.target.as_ref().is_some_and(|target| target.entry.ino == meant);
         match rename.taken_for {
-            Some(meant) if is_directory && rename.manner != Manner::Exchange && !is_there(meant) => {
-                self.store.forget(&[rename.target_key()]);
-                Err(NamespaceError::Stale)
+            Some(meant) if matches!(rename.manner, Manner::Replace | Manner::Whiteout) => {
+                let there = found.target.as_ref().map(|target| target.entry.ino);
+                self.refuse_instead(&rename.target_key(), meant, there)
             }
             _ => Ok(()),
         }
