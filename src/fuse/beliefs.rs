@@ -98,14 +98,15 @@ impl Beliefs {
 
     /// The kernel knows that a name is free, since it has freed it.
     pub(super) fn freed(&self, directory: Ino, name: &[u8]) {
-        if self.period.is_some() {
+        if self.matter() {
             self.state.lock().forget(&place(directory, name));
         }
     }
 
     /// What the kernel takes a name for.
     pub(super) fn of(&self, directory: Ino, name: &Name) -> Belief {
-        self.state.lock().get(&place(directory, name.as_bytes())).unwrap_or_default()
+        let kept = self.matter().then(|| self.state.lock().get(&place(directory, name.as_bytes()))).flatten();
+        kept.unwrap_or_default()
     }
 
     /// A rename has ended, after which the kernel takes its names for these, as far as that is known.
