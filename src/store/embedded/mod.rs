@@ -27,7 +27,7 @@ use std::time::Duration;
 use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::{Mutex, MutexGuard};
 
-use self::cache::{DocumentCache, Fetched};
+use self::cache::DocumentCache;
 use self::listings::Listings;
 use self::space::SpaceGuard;
 use self::turn::{ERA_SPACE, Turn};
@@ -62,6 +62,9 @@ const LISTINGS_SHARE: u64 = 4;
 
 /// So often the turn to commit is asked for before a thread sleeps: some tens of microseconds.
 const TURN_TRIES: usize = 400;
+
+/// Who waits for longer than that until a commit has ended naps in between.
+const FETCH_NAP: Duration = Duration::from_micros(100);
 
 /// The documents of an embedded store. The directory around it belongs to [`owner::Ownership`].
 pub struct EmbeddedStore {
@@ -198,24 +201,38 @@ impl EmbeddedStore {
         StoreError::Stopped(error.to_string())
     }
 
-    /// What the database has under `key`. While a commit is under way that is what was there before it, or what is there
-    /// after it is whole; the database alone would show one document after the other.
-    fn fetch(&self, key: &Key) -> Result<Fetched, StoreError> {
+    /// What the database has under `key`, when no commit is under way: it would show one document of that after the other.
+    /// Whoever commits waits for nobody who is here.
+    fn fetch(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
         if let Key::Entry(directory, name) = key
             && let Some(found) = self.listings.get(*directory, name, || self.is_settled())
         {
-            return Ok(Fetched { found, lasting: true });
+            return Ok(found);
         }
         self.counts.fetched(1);
         let (space, encoded) = (self.keyspace(key.kind()), key.encode());
-        let before = self.changes.load(SeqCst);
-        if before.is_multiple_of(2) {
-            let found = read(space.get(&encoded), key)?;
-            if self.is_as_at(before) {
-                return Ok(Fetched { found, lasting: true });
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            if tries > TURN_TRIES {
+                std::thread::sleep(FETCH_NAP); // The database makes the commit wait.
             }
+            let before = self.changes.load(SeqCst);
+            if before.is_multiple_of(2) {
+                let found = read(space.get(&encoded), key)?;
+                if self.is_as_at(before) {
+                    return Ok(found);
+                }
+            }
+            std::thread::yield_now();
         }
-        Ok(Fetched { found: read(self.db.snapshot().get(space, &encoded), key)?, lasting: false })
+    }
+
+    /// The database while no commit is under way, and `changes` at that instant. What it calls a snapshot may show a part of
+    /// a commit that is being made: a table that is written meanwhile draws a later number and makes all up to it visible.
+    fn settled(&self) -> (u64, fjall::Snapshot) {
+        let _turn = self.turn();
+        (self.changes.load(SeqCst), self.db.snapshot())
     }
 
     /// Whether no commit is under way.
@@ -257,9 +274,7 @@ impl EmbeddedStore {
             if let Write::Put(Key::Node(ino), Document::Node(node)) = write
                 && node.directory().is_some_and(|directory| directory.children == 0)
                 && !self.listings.knows(*ino)
-                && self
-                    .read_page(&Scan { range: Range::Entries(*ino), start: Start::First, limit: 1 })?
-                    .is_empty()
+                && self.has_no_entries(*ino)?
             {
                 empty.push(*ino);
             }
@@ -267,11 +282,16 @@ impl EmbeddedStore {
         Ok(empty)
     }
 
-    /// A page from the tables, as it is at one instant.
-    fn read_page(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+    /// Whether a directory has no entries, for whoever has the turn.
+    fn has_no_entries(&self, directory: Ino) -> Result<bool, StoreError> {
+        let scan = Scan { range: Range::Entries(directory), start: Start::First, limit: 1 };
+        Ok(self.read_page(&scan, &self.db.snapshot())?.is_empty())
+    }
+
+    fn read_page(&self, scan: &Scan, view: &fjall::Snapshot) -> Result<Vec<ScanItem>, StoreError> {
         let (kind, from, prefix) = bounds(scan);
         let range = (from, Bound::Unbounded);
-        read_page(scan, self.db.snapshot().range::<Vec<u8>, _>(self.keyspace(kind), range), &prefix)
+        read_page(scan, view.range::<Vec<u8>, _>(self.keyspace(kind), range), &prefix)
     }
 
     /// Returns the kinds of which all that is in memory is to go to tables.
@@ -371,8 +391,8 @@ impl Reader for EmbeddedStore {
         if let Some(page) = self.listings.page(scan, || self.is_settled()) {
             return Ok(page);
         }
-        let before = self.changes.load(SeqCst);
-        let page = self.read_page(scan)?;
+        let (before, view) = self.settled();
+        let page = self.read_page(scan, &view)?;
         let is_first = match &scan.start {
             Start::First => true,
             Start::At(position) => *position <= EntryPosition::FIRST,
@@ -444,7 +464,7 @@ impl Store for EmbeddedStore {
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {
-        Box::new(Snapshot { store: self, view: self.db.snapshot() })
+        Box::new(Snapshot { store: self, view: self.settled().1 })
     }
 
     fn counters(&self) -> StoreCounters {
@@ -463,10 +483,7 @@ impl Reader for Snapshot<'_> {
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
-        let (kind, from, prefix) = bounds(scan);
-        let range = (from, Bound::Unbounded);
-        let items = self.view.range::<Vec<u8>, _>(self.store.keyspace(kind), range);
-        read_page(scan, items, &prefix)
+        self.store.read_page(scan, &self.view)
     }
 }
 
