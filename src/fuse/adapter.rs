@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
@@ -17,9 +17,8 @@ use fuser::{
 use parking_lot::Mutex;
 
 use super::advisory::LockCall;
-use super::beliefs::Belief;
 use super::control::{self, Control};
-use super::convert::{FOREVER, absent, attr, file_type, time};
+use super::convert::{FOREVER, attr, file_type, time};
 use super::errno::report;
 use super::flusher::Flusher;
 use super::kernel_cache::KernelCache;
@@ -28,11 +27,11 @@ use super::waiting::WaitingRoom;
 use crate::ambient;
 use crate::document::{Ino, Name};
 use crate::namespace::ops::attributes::Change;
-use crate::namespace::ops::make::{Make, What};
+use crate::namespace::ops::make::What;
 use crate::namespace::ops::space::Allocation;
 use crate::namespace::ops::write::Privileges;
 use crate::namespace::ops::xattr::SetMode;
-use crate::namespace::{Caller, Found, Namespace, NamespaceError, Result};
+use crate::namespace::{Caller, Namespace, NamespaceError, Result};
 
 const MAX_WRITE: u32 = 1 << 20;
 const MAX_BACKGROUND: u16 = 64;
@@ -109,26 +108,6 @@ impl Adapter {
         &self.0.namespace
     }
 
-    /// `asked`: when the request was begun, about this name in `parent`.
-    fn reply_entry(
-        &self,
-        reply: ReplyEntry,
-        asked: Instant,
-        (parent, name): (INodeNo, &OsStr),
-        found: std::result::Result<Found, Errno>,
-    ) {
-        let cache = &self.0.cache;
-        match found {
-            Ok((ino, node)) => {
-                cache.give(ino, node.regular().is_some());
-                cache.beliefs.learns(Ino(parent.0), name.as_bytes(), Some(Belief::found(ino, &node)));
-                let (attributes, name) = (cache.attribute_ttl(asked), cache.name_ttl(asked));
-                reply.entry_with_ttls(&attributes, &name, &attr(ino, &node), GENERATION);
-            }
-            Err(errno) => reply.error(errno),
-        }
-    }
-
     /// Does what may take long in a thread that serves no other requests.
     pub(super) fn aside(&self, work: impl FnOnce(&Self) + Send + 'static) {
         let adapter = self.clone();
@@ -139,48 +118,6 @@ impl Adapter {
     pub(super) fn tell(&self, ino: INodeNo, privileges: Privileges) {
         if privileges == Privileges::Dropped {
             self.0.cache.notices.attributes(Ino(ino.0));
-        }
-    }
-
-    fn make(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        bytes: &OsStr,
-        what: What,
-        mode: u32,
-        umask: u32,
-    ) -> Result<Found> {
-        let name = name(bytes)?;
-        control::refuse(parent, bytes)?;
-        let make = Make { parent: Ino(parent.0), name: &name, what, mode, umask, caller: caller(request) };
-        self.namespace().make(&make)
-    }
-
-    fn remove(
-        &self,
-        parent: INodeNo,
-        bytes: &OsStr,
-        remove: impl FnOnce(&Namespace, Ino, &Name) -> Result<()>,
-    ) -> Result<()> {
-        control::refuse(parent, bytes)?;
-        let parent = Ino(parent.0);
-        remove(self.namespace(), parent, &name(bytes)?)?;
-        self.0.cache.beliefs.freed(parent, bytes.as_bytes());
-        Ok(())
-    }
-
-    /// A name that lookup alone may have: those of handles (`.` and `..`) beside ordinary ones.
-    fn look(&self, parent: INodeNo, bytes: &OsStr) -> Result<Found> {
-        let namespace = self.namespace();
-        let parent = Ino(parent.0);
-        match bytes.as_bytes() {
-            b"." => match namespace.attributes(parent)? {
-                node if node.nlink == 0 => Err(NamespaceError::NotFound),
-                node => Ok((parent, node)),
-            },
-            b".." => namespace.parent(parent),
-            _ => namespace.lookup(parent, &name(bytes)?),
         }
     }
 }
@@ -208,21 +145,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, bytes: &OsStr, reply: ReplyEntry) {
-        if let Some(found) = self.0.control.lookup(&self.0.namespace, parent, bytes) {
-            return match found {
-                Ok(attr) => reply.entry(&control::TTL, &attr, GENERATION),
-                Err(errno) => reply.error(errno),
-            };
-        }
-        let asked = ambient::monotonic();
-        match self.look(parent, bytes) {
-            // Until the name is made, which the kernel sees, it need not ask again.
-            Err(NamespaceError::NotFound) if !matches!(bytes.as_bytes(), b"." | b"..") => {
-                self.0.cache.beliefs.learns(Ino(parent.0), bytes.as_bytes(), None);
-                reply.entry(&self.0.cache.name_ttl(asked), &absent(), GENERATION);
-            }
-            found => self.reply_entry(reply, asked, (parent, bytes), found.map_err(failed("lookup", parent))),
-        }
+        self.look_up(parent, bytes, reply);
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
@@ -349,10 +272,7 @@ impl Filesystem for Adapter {
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, bytes: &OsStr, reply: ReplyEmpty) {
-        let rmdir = |namespace: &Namespace, parent, name: &Name| {
-            namespace.rmdir_taken_for(parent, name, self.0.cache.beliefs.of(parent, name).directory())
-        };
-        reply_empty(reply, self.remove(parent, bytes, rmdir).map_err(failed("rmdir", parent)));
+        reply_empty(reply, self.remove_directory(parent, bytes).map_err(failed("rmdir", parent)));
     }
 
     fn rename(

@@ -4,7 +4,7 @@
 use super::advisory::Hosts;
 use super::away::Engine;
 use super::world::{ROOT, World, name, refused};
-use crate::document::{Ino, Key};
+use crate::document::{Ino, Key, Name};
 use crate::namespace::ops::attributes::Change;
 use crate::namespace::ops::make::{Make, What};
 use crate::namespace::ops::rename::{Manner, Moved, Patience, Rename};
@@ -31,20 +31,21 @@ fn rename(from: &str, to: &str) -> Rename {
     }
 }
 
+/// What is to be made in the root.
+fn make(name: &Name, what: What) -> Make<'_> {
+    Make { parent: ROOT, name, what, mode: 0o755, umask: 0, caller: Caller::ROOT }
+}
+
 /// A file that a host makes, writes and closes.
 fn written(host: &Namespace, text: &str, bytes: &[u8]) -> Ino {
-    let make = Make {
-        parent: ROOT,
-        name: &name(text),
-        what: What::Regular,
-        mode: 0o644,
-        umask: 0,
-        caller: Caller::ROOT,
-    };
-    let (ino, _) = host.create(&make).unwrap();
+    let (ino, _) = host.create(&make(&name(text), What::Regular)).unwrap();
     host.write(ino, 0, bytes, false).unwrap();
     host.close_file(ino).unwrap();
     ino
+}
+
+fn mkdir(host: &Namespace, text: &str) -> Ino {
+    host.make(&make(&name(text), What::Directory)).unwrap().0
 }
 
 #[test]
@@ -109,17 +110,6 @@ fn who_opens_what_was_replaced_or_removed_is_sent_to_look_and_finds_what_is_ther
 fn who_renames_or_removes_what_another_host_has_replaced_hears_of_it() {
     let hosts = who_remember_everything();
     let is = |text: &str| hosts.grace.lookup(ROOT, &name(text)).unwrap().0;
-    let mkdir = |host: &Namespace, text: &str| {
-        let make = Make {
-            parent: ROOT,
-            name: &name(text),
-            what: What::Directory,
-            mode: 0o755,
-            umask: 0,
-            caller: Caller::ROOT,
-        };
-        host.make(&make).unwrap().0
-    };
     let [old, other] = ["a", "other"].map(|text| mkdir(&hosts.grace, text));
     assert_eq!([is("a"), is("other")], [old, other]);
     let moves = |rename: &Rename| hosts.grace.rename(Caller::ROOT, rename, Patience::Try);
@@ -215,13 +205,7 @@ fn an_open_asks_for_the_node_alone_where_one_process_owns_the_store() {
 fn who_remembers_directories_below_each_other_finds_the_way_up() {
     let hosts = who_remember_everything();
     let into = |from: &str, parent, to: &str| Rename { new_parent: parent, ..rename(from, to) };
-    let make = |text| {
-        let what = What::Directory;
-        let make =
-            Make { parent: ROOT, name: &name(text), what, mode: 0o755, umask: 0, caller: Caller::ROOT };
-        hosts.ada.make(&make).unwrap().0
-    };
-    let (a, b) = (make("a"), make("b"));
+    let [a, b] = ["a", "b"].map(|text| mkdir(&hosts.ada, text));
     let moves = |rename: &Rename| hosts.ada.rename(Caller::ROOT, rename, Patience::Try).unwrap();
     let looks = |parent, text| hosts.grace.lookup(parent, &name(text)).unwrap().0;
     moves(&into("a", b, "a"));
