@@ -15,6 +15,7 @@ use super::{
 };
 use crate::ambient;
 use crate::store::Commit;
+use crate::store::cells::Along;
 use crate::store::redis::servers::Servers;
 
 /// Where the locks of a mount are.
@@ -46,10 +47,22 @@ impl Locks {
     /// # Errors
     /// [`LockError::WouldBlock`] with the first lock that was not free; others as [`Locks::acquire`].
     pub fn try_acquire(&self, request: Request) -> Result<LockGuard, LockError> {
+        self.try_acquire_along(request, None)
+    }
+
+    /// The same, by a request to the store that is to be sent anyway, if there is one and the locks are documents of it.
+    ///
+    /// # Errors
+    /// As [`Locks::try_acquire`].
+    pub fn try_acquire_along(
+        &self,
+        request: Request,
+        along: Option<Along<'_>>,
+    ) -> Result<LockGuard, LockError> {
         match self {
             Self::Table(table) => table.try_acquire(request).map(LockGuard::Table),
             Self::Documents(locks) => {
-                locks.try_acquire(&request.set, request.operation).map(LockGuard::Documents)
+                locks.try_acquire_along(&request.set, request.operation, along).map(LockGuard::Documents)
             }
             Self::Redlock(locks) => {
                 locks.try_acquire(&request.set, &request.operation).map(LockGuard::Redlock)

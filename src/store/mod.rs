@@ -28,7 +28,7 @@ mod stopped;
 use std::io;
 use std::sync::Arc;
 
-use self::cells::Cells;
+use self::cells::{Along, Cells};
 use crate::document::codec::CodecError;
 use crate::document::{Document, Ino, Key, Node, SessionId, Stored, Version};
 use crate::later::Later;
@@ -258,8 +258,9 @@ pub trait Intents: Send + Sync {
 }
 
 /// Whether a commit is to be made: asked while it is prepared, and before anything that others see is changed. Must not ask
-/// the store for documents: who reads what a commit writes may have to wait for it.
-pub type Granting<'a> = Box<dyn FnOnce() -> bool + Send + 'a>;
+/// the store for documents: who reads what a commit writes may have to wait for it. What it changes by the way that it is
+/// given, if any, costs no request of its own.
+pub type Granting<'a> = Box<dyn FnOnce(Option<Along<'_>>) -> bool + Send + 'a>;
 
 /// A store of documents.
 pub trait Store: Reader {
@@ -277,7 +278,7 @@ pub trait Store: Reader {
     /// # Errors
     /// As [`Store::commit`]; it may have been asked or not.
     fn commit_once(&self, commit: &Commit, granting: Granting<'_>) -> Result<Option<Version>, CommitError> {
-        if granting() { self.commit(commit).map(Some) } else { Ok(None) }
+        if granting(None) { self.commit(commit).map(Some) } else { Ok(None) }
     }
 
     /// Makes every commit that has returned survive a power cut.

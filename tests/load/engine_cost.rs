@@ -26,6 +26,10 @@ use lockwood::store::cells::{Cell, CellKey, MarkedDocument};
 use lockwood::store::engine::{self, EngineOptions};
 use lockwood::store::{Commit, Store};
 
+/// The program's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const ROUNDS: usize = 300;
 const WARM_UP: usize = 30;
 const USAGE: &str = "usage: engine-cost URL [--depth 2] [--require set=1.3,create=2,rename=3.5]";

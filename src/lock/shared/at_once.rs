@@ -18,7 +18,7 @@ use super::record::{Removed, ask, remove};
 use super::{Refusal, SharedGuard, SharedLocks, Wanted};
 use crate::document::LockRecord;
 use crate::lock::OpId;
-use crate::store::cells::{CasError, Cell, CellKey, Change, StoredCell};
+use crate::store::cells::{Along, CasError, Cell, CellKey, Change, StoredCell};
 use crate::store::{Commit, StoreError};
 
 /// How often it is tried before the locks are taken or released one after the other. A try fails because another one has
@@ -41,12 +41,13 @@ pub(super) enum AtOnce {
 impl SharedLocks {
     /// Takes all locks of the set for the operation whose guard this is, if they are free. What the session keeps of them
     /// is used, until the guard is dropped if they are taken and until this returns if not: who waits uses only what he has
-    /// come to.
+    /// come to. `along`: a request that may take the changes with it.
     pub(super) fn take_at_once(
         &self,
         wanted: &[Wanted],
         purpose: &Arc<str>,
         guard: &mut SharedGuard,
+        along: Option<Along<'_>>,
     ) -> Result<AtOnce, Refusal> {
         let mut uses = Vec::new();
         let documents: Vec<&Wanted> =
@@ -54,7 +55,7 @@ impl SharedLocks {
         let taken = if self.store.cells.changes_several() {
             self.take_documents_at_once(&documents, purpose, guard)
         } else {
-            self.take_each(&documents, purpose, guard)
+            self.take_each(&documents, purpose, guard, along)
         };
         match taken {
             Ok(AtOnce::Taken) => guard.uses = uses,
@@ -120,6 +121,7 @@ impl SharedLocks {
         documents: &[&Wanted],
         purpose: &Arc<str>,
         guard: &mut SharedGuard,
+        along: Option<Along<'_>>,
     ) -> Result<AtOnce, Refusal> {
         // Alone it is no better than without this.
         if documents.len() < 2 {
@@ -138,7 +140,10 @@ impl SharedLocks {
         let Some(changes) = self.with_claims(documents, cells, purpose, guard.op())? else {
             return Ok(AtOnce::No(found));
         };
-        let answers = self.store.cells.cas_each(&changes);
+        let answers = match along {
+            Some(along) => along(&changes),
+            None => self.store.cells.cas_each(&changes),
+        };
         let all = answers.iter().all(Result::is_ok);
         for ((change, wanted), answer) in changes.into_iter().zip(documents).zip(answers) {
             let known = match (answer, change.cell) {

@@ -41,7 +41,7 @@ use crate::ambient::Clock;
 use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::later::{Inline, Later, UnderWay};
 use crate::store::StoreError;
-use crate::store::cells::{CellKey, Cells, StoredCell};
+use crate::store::cells::{Along, CellKey, Cells, StoredCell};
 use at_once::AtOnce;
 use claims::{in_cell, is_ghost, now_ns, take_out};
 use guard::Held;
@@ -172,7 +172,20 @@ impl SharedLocks {
     /// # Errors
     /// [`LockError::WouldBlock`] with the first lock that was not free; others as [`SharedLocks::acquire`].
     pub fn try_acquire(&self, set: &LockSet, purpose: Arc<str>) -> Result<SharedGuard, LockError> {
-        self.take_all(set, purpose, Duration::ZERO.into()).map_err(|refusal| match refusal {
+        self.try_acquire_along(set, purpose, None)
+    }
+
+    /// The same, by a request that is to be sent anyway, if there is one.
+    ///
+    /// # Errors
+    /// As [`SharedLocks::try_acquire`].
+    pub fn try_acquire_along(
+        &self,
+        set: &LockSet,
+        purpose: Arc<str>,
+        along: Option<Along<'_>>,
+    ) -> Result<SharedGuard, LockError> {
+        self.take_all(set, purpose, Duration::ZERO.into(), along).map_err(|refusal| match refusal {
             Refusal::Blocked(blocked) => LockError::WouldBlock(blocked),
             Refusal::Error(error) => error,
         })
@@ -190,7 +203,7 @@ impl SharedLocks {
         purpose: Arc<str>,
         wait: impl Into<Wait<'a, Duration>>,
     ) -> Result<SharedGuard, LockError> {
-        self.take_all(set, purpose, wait.into()).map_err(|refusal| match refusal {
+        self.take_all(set, purpose, wait.into(), None).map_err(|refusal| match refusal {
             Refusal::Blocked(blocked) => LockError::TimedOut(blocked),
             Refusal::Error(error) => error,
         })
@@ -246,6 +259,7 @@ impl SharedLocks {
         set: &LockSet,
         purpose: Arc<str>,
         wait: Wait<'_, Duration>,
+        along: Option<Along<'_>>,
     ) -> Result<SharedGuard, Refusal> {
         self.check()?;
         let is_try = wait.longest.is_zero();
@@ -257,7 +271,7 @@ impl SharedLocks {
         self.releasing.wait_for(&*self.store.clock, keys, goes_on);
         self.want_kept(&documents);
         let mut guard = self.empty_guard();
-        match self.take_at_once(&documents, &purpose, &mut guard)? {
+        match self.take_at_once(&documents, &purpose, &mut guard, along)? {
             AtOnce::Taken => Ok(self.granted(guard)),
             AtOnce::No(found) => self.take_in_order(documents, found, &purpose, guard, wait, is_try),
             AtOnce::Unknown => {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::world::{World, hold, id, rename, share};
+use super::world::{Host, World, hold, id, rename, share};
 use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::lock::shared::Settings;
 use crate::lock::{LockDocument, LockError, Mode, SharedLocks, Wait};
-use crate::store::cells::{Cell, CellKey, Cells};
+use crate::store::cells::{Cell, CellKey, Cells, Change};
 
 #[test]
 fn a_rename_locks_its_ancestors_and_targets_and_leaves_no_trace() {
@@ -33,6 +33,33 @@ fn the_cost_in_requests() {
     assert_eq!(host.cells.count(), (6, 6));
     drop(guard);
     assert_eq!(host.cells.count(), (6, 6));
+}
+
+/// A request that is to be sent anyway takes a whole set with it; if one of the locks is not free, the store is asked again.
+#[test]
+fn locks_that_are_taken_along_cost_no_request_of_their_own() {
+    let world = World::new();
+    let (one, other) = (world.join(1), world.join(2));
+    let set = rename("/a/x", "/b/y");
+    let taken = |host: &Host, along: &mut Vec<usize>| {
+        let mut sends = |changes: &[Change]| {
+            along.push(changes.len());
+            world.cells.cas_each(changes)
+        };
+        host.locks.try_acquire_along(&set, "along".into(), Some(&mut sends))
+    };
+    let mut along = Vec::new();
+    one.cells.count();
+    let guard = taken(&one, &mut along).unwrap();
+    assert_eq!((along.as_slice(), one.cells.count()), (&[4][..], (0, 0)));
+    assert_eq!(world.locks(), "/a +1.1<  /a/x !1.1<  /b +1.1<  /b/y !1.1<");
+    other.cells.count();
+    assert!(matches!(taken(&other, &mut along), Err(LockError::WouldBlock(_))));
+    assert_eq!(along, [4, 4]);
+    assert!(other.cells.count().0 > 0);
+    assert_eq!(world.locks(), "/a +1.1<  /a/x !1.1<  /b +1.1<  /b/y !1.1<");
+    drop(guard);
+    assert_eq!(world.locks(), "");
 }
 
 #[test]

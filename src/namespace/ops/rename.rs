@@ -22,6 +22,7 @@ use crate::ambient;
 use crate::document::{Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta, Timestamp};
 use crate::lock::{LockError, LockGuard, LockId, Mode, Plan, Request, Wait};
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
+use crate::store::cells::Along;
 use crate::store::{Commit, StoreError};
 
 pub use resolved::{rests_on, still_fits};
@@ -183,8 +184,8 @@ impl Namespace {
         let (commit, from, to) = self.names_moved(caller, rename, resolved, now)?;
         let commit = self.counted(rename, commit, from, to, now);
         let mut granted = None;
-        let granting = Box::new(|| {
-            let asked = self.locks.try_acquire(request);
+        let granting = Box::new(|along: Option<Along<'_>>| {
+            let asked = self.locks.try_acquire_along(request, along);
             let is_granted = asked.is_ok();
             granted = Some(asked);
             is_granted

@@ -114,7 +114,7 @@ pub trait Cells: Send + Sync {
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError>;
 
     /// Makes such a change, reads other cells, and does what else there is to do, in any order. Engines that are asked over
-    /// a network do all that at once.
+    /// a network do all that at once, and change in the same request what `beside` asks first.
     fn cas_and_read(
         &self,
         change: Change,
@@ -123,25 +123,21 @@ pub trait Cells: Send + Sync {
     ) -> (Result<Version, CasError>, Found) {
         let found = self.read_many(read);
         if let Some(beside) = beside {
-            beside();
+            beside(&mut |changes| self.cas_each(changes));
         }
         (self.cas(&change.key, change.expected, change.cell), found)
     }
 
     /// Makes several such changes, each by itself, in any order, as [`cas`](Self::cas) makes one. Engines that are asked
     /// over a network make one request of it. The answers are in the order of the changes.
-    fn cas_each(&self, changes: &[Change]) -> Vec<Result<Version, CasError>> {
+    fn cas_each(&self, changes: &[Change]) -> Answers {
         changes.iter().map(|change| self.cas(&change.key, change.expected, change.cell.clone())).collect()
     }
 
     /// The same, and whether other cells are at these versions: false if one is not, or if that is not known. Each is
     /// compared after those of the changes were made that are of documents of its kind. Engines that are asked over a
     /// network make one request of all that.
-    fn cas_each_and_compare(
-        &self,
-        changes: &[Change],
-        compared: &[Compared],
-    ) -> (Vec<Result<Version, CasError>>, bool) {
+    fn cas_each_and_compare(&self, changes: &[Change], compared: &[Compared]) -> (Answers, bool) {
         let answers = self.cas_each(changes);
         let keys: Vec<_> = compared.iter().map(|compared| compared.key.clone()).collect();
         let is_at = |(found, compared): (&Option<StoredCell>, &Compared)| {
@@ -188,7 +184,13 @@ pub struct Change {
 }
 
 /// What is done while a request is under way.
-pub type Beside<'a> = Box<dyn FnOnce() + Send + 'a>;
+pub type Beside<'a> = Box<dyn FnOnce(Along<'_>) + Send + 'a>;
+
+/// Makes changes as [`Cells::cas_each`] does, along with a request that is to be sent anyway.
+pub type Along<'a> = &'a mut dyn FnMut(&[Change]) -> Answers;
+
+/// What became of each of several changes, in their order.
+pub type Answers = Vec<Result<Version, CasError>>;
 
 /// A cell that is to be at a version.
 #[derive(Clone, Debug)]

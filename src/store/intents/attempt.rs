@@ -91,10 +91,11 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             if trusts {
                 foreseen = self.known.foresee(commit, &keys, self.requests.now());
             }
-            let beside = granting.map(|granting| Box::new(|| granted = granting()) as Beside<'_>);
+            let beside =
+                granting.map(|granting| -> Beside<'_> { Box::new(|along| granted = granting(Some(along))) });
             found = self.begin(own, &marked, &keys, &foreseen, beside).map_err(nothing_changed)?;
         } else if let Some(granting) = granting {
-            granted = granting();
+            granted = granting(None);
         }
         if !granted {
             return Ok(Attempt::Refused);

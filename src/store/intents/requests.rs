@@ -21,7 +21,7 @@ use crate::document::{Key, Kind, Version};
 use crate::later::UnderWay;
 use crate::rules::{self, Rule};
 use crate::store::cells::{
-    Beside, CasError, Cell, CellKey, Cells, Change, Compared, MarkedDocument, StoredCell,
+    Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, MarkedDocument, StoredCell,
 };
 use crate::store::{Scan, StoreError};
 
@@ -170,11 +170,7 @@ impl<C: Cells + ?Sized> Requests<C> {
         (self.pursue_each(changes, answers), equal && at_once)
     }
 
-    fn pursue_each(
-        &self,
-        changes: &[Change],
-        answers: Vec<Result<Version, CasError>>,
-    ) -> Vec<Result<Outcome, StoreError>> {
+    fn pursue_each(&self, changes: &[Change], answers: Answers) -> Vec<Result<Outcome, StoreError>> {
         let mut failed = false;
         let one = |(change, answer): (&Change, Result<Version, CasError>)| {
             let outcome = match answer {

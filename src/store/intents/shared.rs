@@ -88,7 +88,7 @@ impl<C: Remote + 'static> SharedIntents<C> {
     ) -> Result<Option<Version>, CommitError> {
         self.stopped.refuse()?;
         let Some(session) = commit.session else {
-            let granted = granting.is_none_or(|granting| granting());
+            let granted = granting.is_none_or(|granting| granting(None));
             return if granted { self.commit_of_nobody(commit).map(Some) } else { Ok(None) };
         };
         let found = self.sessions.read().get(&session).cloned();

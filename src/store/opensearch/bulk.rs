@@ -4,6 +4,7 @@
 //! shard.
 
 use std::fmt::Write as _;
+use std::iter;
 
 use serde_json::{Value, json};
 
@@ -11,14 +12,14 @@ use super::link::{Request, engine, explain};
 use super::{OpenSearchCells, ids, parts, source, unanswered, written};
 use crate::document::Version;
 use crate::store::StoreError;
-use crate::store::cells::{CasError, CellKey, Cells, Change, Compared};
+use crate::store::cells::{Answers, Beside, CasError, CellKey, Cells, Change, Compared};
 
 /// A request for several changes is ended behind this. The servers take 100 MB, and one change is below 1 MB.
 const BULK_BYTES: usize = 16 << 20;
 
 impl OpenSearchCells {
     /// See [`Cells::cas_each`].
-    pub(super) fn change_each(&self, changes: &[Change]) -> Vec<Result<Version, CasError>> {
+    pub(super) fn change_each(&self, changes: &[Change]) -> Answers {
         let mut answers = Vec::with_capacity(changes.len());
         while answers.len() < changes.len() {
             let left = &changes[answers.len()..];
@@ -36,13 +37,29 @@ impl OpenSearchCells {
         answers
     }
 
+    /// Makes a change in one request with what `beside` asks first, or after it if that asks for nothing.
+    pub(super) fn change_along(&self, change: Change, beside: Beside<'_>) -> Result<Version, CasError> {
+        let (mut unsent, mut answer) = (Some(change), None);
+        beside(&mut |changes| {
+            let Some(change) = unsent.take() else { return self.change_each(changes) };
+            let together: Vec<_> = iter::once(change).chain(changes.iter().cloned()).collect();
+            let mut answers = self.change_each(&together);
+            answer = Some(answers.remove(0));
+            answers
+        });
+        match unsent {
+            Some(Change { key, expected, cell, .. }) => self.cas(&key, expected, cell),
+            None => answer.unwrap_or_else(|| Err(CasError::Unknown("nothing was answered".to_owned()))),
+        }
+    }
+
     /// See [`Cells::cas_each_and_compare`]. An index is one shard, which does its part of a request in order; so each
     /// comparison comes behind all changes.
     pub(super) fn change_each_and_compare(
         &self,
         changes: &[Change],
         compared: &[Compared],
-    ) -> (Vec<Result<Version, CasError>>, bool) {
+    ) -> (Answers, bool) {
         let mut lines = String::new();
         for change in changes {
             self.add_change(&mut lines, change);
@@ -73,7 +90,7 @@ impl OpenSearchCells {
     }
 
     /// The first of these changes, as many as one request takes. Returns their answers, of one at least.
-    fn bulk(&self, changes: &[Change]) -> Vec<Result<Version, CasError>> {
+    fn bulk(&self, changes: &[Change]) -> Answers {
         let mut lines = String::new();
         let mut sent = 0;
         for change in changes {

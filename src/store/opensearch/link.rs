@@ -189,14 +189,9 @@ impl Link {
 
     /// Sends a change: once, but for servers that have certainly not made it.
     pub(super) fn tell(&self, request: &Request) -> Result<Reply, Failed> {
-        self.tell_sent(request, None)
-    }
-
-    /// The same for one that is under way already, if it is.
-    pub(super) fn tell_sent(&self, request: &Request, mut sent: Option<Sent>) -> Result<Reply, Failed> {
         let mut pauses = Pauses::new(self.patience);
         loop {
-            let failed = match self.once(request, sent.take(), &|_| None) {
+            let failed = match self.once(request, None, &|_| None) {
                 Ok(reply) if reply.status == TOO_MANY => engine(&request.path, explain(&reply)),
                 // A node that lost its primary may have sent it on before.
                 Ok(reply) if is_busy(reply.status) => return Err(Failed::Unanswered(explain(&reply))),

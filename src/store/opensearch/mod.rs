@@ -26,7 +26,9 @@ use std::ops::Bound;
 use serde_json::{Value, json};
 
 use self::link::{Failed, Link, Reply, Request, Sent, engine, explain};
-use super::cells::{Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell};
+use super::cells::{
+    Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell,
+};
 use super::intents::shared::Remote;
 use super::outage::Outage;
 use super::scan::{Pager, bounds};
@@ -116,12 +118,6 @@ impl OpenSearchCells {
             (None, Some(version)) => Request::delete(at(version)),
             (None, None) => return None,
         })
-    }
-
-    /// What became of that. `sent`: it is under way already.
-    fn changed(&self, key: &CellKey, request: &Request, sent: Option<Sent>) -> Result<Version, CasError> {
-        let reply = self.link.tell_sent(request, sent).map_err(unanswered)?;
-        written(key, reply.status, &reply.body)
     }
 
     /// All documents of an index whose keys are in a range, as they are at one instant; at most `limit` of them.
@@ -274,7 +270,10 @@ impl Cells for OpenSearchCells {
 
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
         match self.changing(key, expected, cell.as_ref()) {
-            Some(request) => self.changed(key, &request, None),
+            Some(request) => {
+                let reply = self.link.tell(&request).map_err(unanswered)?;
+                written(key, reply.status, &reply.body)
+            }
             // Absent, and to be absent: nothing is to be done, but to look.
             None => match self.read(key)? {
                 None => Ok(Version::default()),
@@ -289,23 +288,14 @@ impl Cells for OpenSearchCells {
         read: &[CellKey],
         beside: Option<Beside<'_>>,
     ) -> (Result<Version, CasError>, Found) {
-        let Change { key, expected, cell, .. } = change;
-        let under_way = |request: Request| {
+        let reading = (1..=READ_AT_ONCE).contains(&read.len()).then(|| {
+            let request = self.reading(read);
             let sent = self.link.send(&request);
             (request, sent)
-        };
-        let reading = (1..=READ_AT_ONCE).contains(&read.len()).then(|| under_way(self.reading(read)));
-        let answer = match (self.changing(&key, expected, cell.as_ref()), beside) {
-            (Some(request), None) => self.changed(&key, &request, None),
-            (Some(request), Some(beside)) => {
-                let (request, sent) = under_way(request);
-                beside();
-                self.changed(&key, &request, Some(sent))
-            }
-            (None, beside) => {
-                beside.into_iter().for_each(|beside| beside());
-                self.cas(&key, expected, cell)
-            }
+        });
+        let answer = match beside {
+            Some(beside) => self.change_along(change, beside),
+            None => self.cas(&change.key, change.expected, change.cell),
         };
         let found = match reading {
             Some((request, sent)) => self.found_of(read, &request, Some(sent)),
@@ -314,15 +304,11 @@ impl Cells for OpenSearchCells {
         (answer, found)
     }
 
-    fn cas_each(&self, changes: &[Change]) -> Vec<Result<Version, CasError>> {
+    fn cas_each(&self, changes: &[Change]) -> Answers {
         self.change_each(changes)
     }
 
-    fn cas_each_and_compare(
-        &self,
-        changes: &[Change],
-        compared: &[Compared],
-    ) -> (Vec<Result<Version, CasError>>, bool) {
+    fn cas_each_and_compare(&self, changes: &[Change], compared: &[Compared]) -> (Answers, bool) {
         self.change_each_and_compare(changes, compared)
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use lockwood::ambient::{Clock, SystemClock};
 use lockwood::document::{
-    Document, Entry, FileKind, Ino, Key, Name, NodeDelta, SessionId, Timestamp, Version,
+    Document, Entry, FileKind, Ino, Key, LockRecord, Name, NodeDelta, SessionId, Timestamp, Version,
 };
-use lockwood::store::cells::{Cell, CellKey};
+use lockwood::lock::LockId;
+use lockwood::store::cells::{Along, Cell, CellKey, Change};
 use lockwood::store::intents::settle;
 use lockwood::store::opensearch::{self, Options};
 use lockwood::store::{Commit, CommitError, Range, Scan, Start, Store, StoreError, conformance};
@@ -20,7 +21,10 @@ use crate::common::lockwood;
 const RENAMED: i64 = 100;
 /// A request that found no server is not worth waiting for: it is dead.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// A rename makes fewer requests than this.
+/// Those of a rename that knows nothing. It reads, while one request begins its intent and takes its lock. Then it marks,
+/// decides, and takes the marks away.
+const REQUESTS: u64 = 5;
+/// Whoever recovers makes fewer than this.
 const REQUESTS_MAX: u64 = 40;
 
 /// The directory of one case: a counter, something that is checked, and the file `a`.
@@ -52,6 +56,19 @@ impl<'a> Stage<'a> {
             .merge(Key::Node(directory), add(RENAMED))
             .by(session);
         Self { store, directory, checked, rename: Commit { covered, ..rename } }
+    }
+
+    /// Takes a lock by the request that begins the rename's intent.
+    fn rename_under_a_lock(&self, store: &Arc<dyn Store>) -> Result<Version, CommitError> {
+        let path = format!("/{}", self.directory.0);
+        let key = CellKey::Lock(LockId::from_path(path.as_bytes()).unwrap().document_id(512).into());
+        let record = LockRecord { path: path.into(), holders: Vec::new(), waiters: Vec::new() };
+        let change = Change { key, expected: None, cell: Some(Cell::Lock(record)), awaited: false };
+        let granting = Box::new(|along: Option<Along<'_>>| {
+            along.is_some_and(|along| along(&[change]).iter().all(Result::is_ok))
+        });
+        let made = store.commit_once(&self.rename, granting)?;
+        made.ok_or(CommitError::Conflict(Key::Volume))
     }
 
     /// Whether the rename is seen: all or nothing of it.
@@ -129,7 +146,7 @@ pub(super) fn any_request_may_be_the_last(url: &str) {
             victim.intents().unwrap().begin(session).unwrap();
             let stage = Stage::new(&store, case, covered, session);
             proxies[0].end_at(request, end);
-            let outcome = victim.commit(&stage.rename);
+            let outcome = stage.rename_under_a_lock(&victim);
             let what = format!("covered {covered}, ended {end:?} request {request}: {outcome:?}");
             let before = stage.is_renamed(&what);
             rescues += rescue(&stage, before, &rescuer, &proxies[1], session, &what);
@@ -145,6 +162,7 @@ pub(super) fn any_request_may_be_the_last(url: &str) {
             store.commit(&Commit::new().merge(Key::Node(stage.directory), add(1)).by(OWN)).unwrap();
             assert_eq!(stage.counter(), counter + 1, "{what}");
             if !has_ended {
+                assert_eq!(request, REQUESTS);
                 break; // All requests of a rename were the last one.
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lockwood::document::{Key, Version};
 use lockwood::store::cells::{
-    Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell,
+    Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell,
 };
 use lockwood::store::{Scan, StoreError};
 
@@ -65,7 +65,7 @@ impl Cells for SimCells {
         let at = self.world.below(3);
         let mut do_at = |place: u64| {
             if let Some(beside) = beside.take_if(|_| place == at) {
-                beside();
+                beside(&mut |changes| self.cas_each(changes));
             }
         };
         do_at(0);
@@ -77,11 +77,7 @@ impl Cells for SimCells {
         (answer, found)
     }
 
-    fn cas_each_and_compare(
-        &self,
-        changes: &[Change],
-        compared: &[Compared],
-    ) -> (Vec<Result<Version, CasError>>, bool) {
+    fn cas_each_and_compare(&self, changes: &[Change], compared: &[Compared]) -> (Answers, bool) {
         let of_a_kind = |change: &Change| {
             compared.iter().any(|compared| match (&compared.key, &change.key) {
                 (CellKey::Document(one), CellKey::Document(other)) => one.kind() == other.kind(),

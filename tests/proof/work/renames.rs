@@ -12,6 +12,7 @@ use lockwood::document::{
     Body, Directory, Document, Entry, FileKind, Ino, Key, Name, Node, NodeDelta, Timestamp, Version,
 };
 use lockwood::lock::{LockError, LockId, LockSet, OpId, SharedGuard};
+use lockwood::store::cells::Along;
 use lockwood::store::cells::memory::MemoryCells;
 use lockwood::store::{Check, Commit, CommitError, StoreError};
 use parking_lot::Mutex;
@@ -354,8 +355,8 @@ impl Client<'_> {
         let paths = resolved.paths.to_vec();
         let commit = commit_of(rename, resolved);
         let mut granted = Ok(None);
-        let granting = Box::new(|| {
-            let Ok(guard) = site.locks.try_acquire(set, "rename".into()) else { return false };
+        let granting = Box::new(|along: Option<Along<'_>>| {
+            let Ok(guard) = site.locks.try_acquire_along(set, "rename".into(), along) else { return false };
             let judged = self.granted(&guard, set);
             if let Ok(op) = judged {
                 self.moves(op, paths);

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::document::{Key, Version};
 use crate::store::cells::memory::MemoryCells;
-use crate::store::cells::{CasError, Cell, CellKey, Cells, Change, Compared, Listed, StoredCell};
+use crate::store::cells::{Answers, CasError, Cell, CellKey, Cells, Change, Compared, Listed, StoredCell};
 use crate::store::{Scan, StoreError};
 
 /// The cells, and what is shown instead.
@@ -40,11 +40,7 @@ impl Cells for Behind {
         self.cells.cas(key, expected, cell)
     }
 
-    fn cas_each_and_compare(
-        &self,
-        changes: &[Change],
-        compared: &[Compared],
-    ) -> (Vec<Result<Version, CasError>>, bool) {
+    fn cas_each_and_compare(&self, changes: &[Change], compared: &[Compared]) -> (Answers, bool) {
         self.compared.fetch_add(1, SeqCst);
         let is_refused = self.refused.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
         let (answers, equal) = self.cells.cas_each_and_compare(changes, compared);

@@ -6,7 +6,7 @@ use super::faults::Faulty;
 use super::{add, clock, counter, node, session};
 use crate::document::{SessionId, SlotState};
 use crate::store::cells::memory::MemoryCells;
-use crate::store::cells::{Cell, CellKey, Cells};
+use crate::store::cells::{Along, Cell, CellKey, Cells};
 use crate::store::conformance::directory;
 use crate::store::intents::{IntentStore, settle};
 use crate::store::{Commit, Store};
@@ -37,7 +37,7 @@ fn begun() -> (Arc<MemoryCells>, Arc<Faulty>, IntentStore<Faulty>) {
 fn it_is_asked_before_anything_is_marked() {
     let (cells, _, store) = begun();
     let asked = Arc::clone(&cells);
-    let granting = Box::new(move || !is_marked(&asked, 7));
+    let granting = Box::new(move |_: Option<Along<'_>>| !is_marked(&asked, 7));
     assert!(store.commit_once(&Commit::new().merge(node(7), add(1)), granting).unwrap().is_some());
     assert_eq!(counter(&store, 7), Some(4));
 }
@@ -47,7 +47,7 @@ fn what_is_refused_costs_two_changes_and_leaves_nothing() {
     let (cells, faulty, store) = begun();
     faulty.arm(None);
     let commit = Commit::new().merge(node(7), add(1));
-    assert_eq!(store.commit_once(&commit, Box::new(|| false)).unwrap(), None);
+    assert_eq!(store.commit_once(&commit, Box::new(|_| false)).unwrap(), None);
     // The intent is begun, and aborted.
     assert_eq!(faulty.sent.lock().len(), 2);
     assert_eq!(state(&cells), SlotState::Aborted);
@@ -66,7 +66,7 @@ fn what_is_refused_costs_two_changes_and_leaves_nothing() {
 fn who_dies_while_it_is_asked_has_changed_nothing() {
     let (cells, faulty, store) = begun();
     let dies = Arc::clone(&faulty);
-    let granting = Box::new(move || {
+    let granting = Box::new(move |_: Option<Along<'_>>| {
         dies.arm(Some((0, super::faults::Fault::Crash)));
         true
     });
