@@ -50,7 +50,8 @@ impl Locks {
         self.try_acquire_along(request, None)
     }
 
-    /// The same, by a request to the store that is to be sent anyway, if there is one and the locks are documents of it.
+    /// The same, by a request to the store that is to be sent anyway, if there is one: where the locks are documents of it,
+    /// each changed by itself.
     ///
     /// # Errors
     /// As [`Locks::try_acquire`].

@@ -272,8 +272,8 @@ pub trait Store: Reader {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError>;
 
     /// The same, once `granting` has said yes, which is asked once at most: the locks that the commit is made under are
-    /// taken there. Engines that are asked over a network prepare the commit meanwhile. None if it has said no; nothing was
-    /// changed then.
+    /// taken there, along with what prepares the commit on engines that are asked over a network. None if it has said no;
+    /// nothing was changed then.
     ///
     /// # Errors
     /// As [`Store::commit`]; it may have been asked or not.

@@ -123,8 +123,9 @@ impl SharedLocks {
         guard: &mut SharedGuard,
         along: Option<Along<'_>>,
     ) -> Result<AtOnce, Refusal> {
-        // Alone it is no better than without this.
-        if documents.len() < 2 {
+        // Alone it is no better than without this, unless it is taken along.
+        let fewest = if along.is_some() { 1 } else { 2 };
+        if documents.len() < fewest {
             return Ok(AtOnce::No(None));
         }
         let keys: Vec<CellKey> = documents.iter().map(|wanted| wanted.key.clone()).collect();

@@ -175,7 +175,8 @@ impl SharedLocks {
         self.try_acquire_along(set, purpose, None)
     }
 
-    /// The same, by a request that is to be sent anyway, if there is one.
+    /// The same, by a request that is to be sent anyway, if there is one. It is not used where the store changes several
+    /// documents at one instant, and where others were met.
     ///
     /// # Errors
     /// As [`SharedLocks::try_acquire`].
@@ -317,6 +318,10 @@ impl SharedLocks {
                 self.store.insist(|| self.store.cells.read_many(&keys))?
             }
         };
+        // One alone is looked at nowhere else.
+        if let [hint] = hints.as_slice() {
+            self.met_others.store(hint.is_some(), Ordering::Relaxed);
+        }
         if is_try {
             self.give_way(&documents, &hints, guard.op())?;
         }

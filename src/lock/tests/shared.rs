@@ -60,6 +60,12 @@ fn locks_that_are_taken_along_cost_no_request_of_their_own() {
     assert_eq!(world.locks(), "/a +1.1<  /a/x !1.1<  /b +1.1<  /b/y !1.1<");
     drop(guard);
     assert_eq!(world.locks(), "");
+    // One alone is no exception, once nobody was met.
+    let mut sends = |changes: &[Change]| world.cells.cas_each(changes);
+    let guard = one.locks.try_acquire_along(&hold("/a"), "along".into(), Some(&mut sends)).unwrap();
+    assert_eq!(one.cells.count().0, 4);
+    drop(guard);
+    assert_eq!(world.locks(), "");
 }
 
 #[test]

@@ -11,6 +11,7 @@
 pub mod documents;
 pub mod memory;
 
+use std::iter;
 use std::sync::Arc;
 
 use crate::document::{Key, LockRecord, Mark, SessionId, Slot, Stored, Version};
@@ -113,8 +114,8 @@ pub trait Cells: Send + Sync {
     /// [`CasError`].
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError>;
 
-    /// Makes such a change, reads other cells, and does what else there is to do, in any order. Engines that are asked over
-    /// a network do all that at once, and change in the same request what `beside` asks first.
+    /// Makes such a change, reads other cells, and does what else there is to do, in any order: see
+    /// [`cas_along`](Self::cas_along). Engines that are asked over a network do all that at once.
     fn cas_and_read(
         &self,
         change: Change,
@@ -122,10 +123,30 @@ pub trait Cells: Send + Sync {
         beside: Option<Beside<'_>>,
     ) -> (Result<Version, CasError>, Found) {
         let found = self.read_many(read);
-        if let Some(beside) = beside {
-            beside(&mut |changes| self.cas_each(changes));
-        }
-        (self.cas(&change.key, change.expected, change.cell), found)
+        let answer = match beside {
+            Some(beside) => self.cas_along(change, beside),
+            None => self.cas(&change.key, change.expected, change.cell),
+        };
+        (answer, found)
+    }
+
+    /// Does what is to be done beside a change, and makes the change together with the first ones that are asked for there,
+    /// as [`cas_each`](Self::cas_each) makes them; or after it, if none are.
+    ///
+    /// # Errors
+    /// As [`cas`](Self::cas).
+    fn cas_along(&self, change: Change, beside: Beside<'_>) -> Result<Version, CasError> {
+        let mut answer = None;
+        beside(&mut |changes| {
+            if answer.is_some() {
+                return self.cas_each(changes);
+            }
+            let together: Vec<_> = iter::once(&change).chain(changes).cloned().collect();
+            let mut answers = self.cas_each(&together);
+            answer = Some(answers.remove(0));
+            answers
+        });
+        answer.unwrap_or_else(|| self.cas(&change.key, change.expected, change.cell))
     }
 
     /// Makes several such changes, each by itself, in any order, as [`cas`](Self::cas) makes one. Engines that are asked
@@ -183,7 +204,7 @@ pub struct Change {
     pub awaited: bool,
 }
 
-/// What is done while a request is under way.
+/// What is done beside a change, which may go along with what is changed there.
 pub type Beside<'a> = Box<dyn FnOnce(Along<'_>) + Send + 'a>;
 
 /// Makes changes as [`Cells::cas_each`] does, along with a request that is to be sent anyway.

@@ -216,7 +216,8 @@ impl<C: Cells + ?Sized + 'static> Store for IntentStore<C> {
         Ok(self.make(commit, None)?.unwrap_or_default())
     }
 
-    /// The answer is awaited while the commit begins its intent and reads what it checks.
+    /// It is asked while the commit reads what it checks, and what it changes first goes with the request that begins the
+    /// intent. Nothing is marked before the answer.
     fn commit_once(&self, commit: &Commit, granting: Granting<'_>) -> Result<Option<Version>, CommitError> {
         self.make(commit, Some(granting))
     }

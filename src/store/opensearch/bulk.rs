@@ -4,7 +4,6 @@
 //! shard.
 
 use std::fmt::Write as _;
-use std::iter;
 
 use serde_json::{Value, json};
 
@@ -12,7 +11,7 @@ use super::link::{Request, engine, explain};
 use super::{OpenSearchCells, ids, parts, source, unanswered, written};
 use crate::document::Version;
 use crate::store::StoreError;
-use crate::store::cells::{Answers, Beside, CasError, CellKey, Cells, Change, Compared};
+use crate::store::cells::{Answers, CasError, CellKey, Cells, Change, Compared};
 
 /// A request for several changes is ended behind this. The servers take 100 MB, and one change is below 1 MB.
 const BULK_BYTES: usize = 16 << 20;
@@ -35,22 +34,6 @@ impl OpenSearchCells {
             }
         }
         answers
-    }
-
-    /// Makes a change in one request with what `beside` asks first, or after it if that asks for nothing.
-    pub(super) fn change_along(&self, change: Change, beside: Beside<'_>) -> Result<Version, CasError> {
-        let (mut unsent, mut answer) = (Some(change), None);
-        beside(&mut |changes| {
-            let Some(change) = unsent.take() else { return self.change_each(changes) };
-            let together: Vec<_> = iter::once(change).chain(changes.iter().cloned()).collect();
-            let mut answers = self.change_each(&together);
-            answer = Some(answers.remove(0));
-            answers
-        });
-        match unsent {
-            Some(Change { key, expected, cell, .. }) => self.cas(&key, expected, cell),
-            None => answer.unwrap_or_else(|| Err(CasError::Unknown("nothing was answered".to_owned()))),
-        }
     }
 
     /// See [`Cells::cas_each_and_compare`]. An index is one shard, which does its part of a request in order; so each

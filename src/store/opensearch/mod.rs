@@ -294,7 +294,7 @@ impl Cells for OpenSearchCells {
             (request, sent)
         });
         let answer = match beside {
-            Some(beside) => self.change_along(change, beside),
+            Some(beside) => self.cas_along(change, beside),
             None => self.cas(&change.key, change.expected, change.cell),
         };
         let found = match reading {

@@ -56,12 +56,30 @@ impl Cells for SimCells {
     }
 
     /// In any order.
+    fn cas_each(&self, changes: &[Change]) -> Answers {
+        let is_of = |kind: fn(&CellKey) -> bool| changes.iter().any(|change| kind(&change.key));
+        if is_of(|key| matches!(key, CellKey::Slot(..))) && is_of(|key| matches!(key, CellKey::Lock(_))) {
+            self.world.count(Count::TakenAlong);
+        }
+        let first = if changes.len() < 2 { 0 } else { self.world.below(changes.len() as u64) as usize };
+        let (last, start) = changes.split_at(first);
+        let cas = |change: &Change| self.cas(&change.key, change.expected, change.cell.clone());
+        let start: Vec<_> = start.iter().map(cas).collect();
+        last.iter().map(cas).chain(start).collect()
+    }
+
+    /// In any order, and what is done beside it with the change or without.
     fn cas_and_read(
         &self,
         change: Change,
         read: &[CellKey],
         mut beside: Option<Beside<'_>>,
     ) -> (Result<Version, CasError>, Found) {
+        if let Some(beside) = beside.take_if(|_| self.world.below(2) == 0) {
+            let before = (self.world.below(2) == 0).then(|| self.read_many(read));
+            let answer = self.cas_along(change, beside);
+            return (answer, before.unwrap_or_else(|| self.read_many(read)));
+        }
         let at = self.world.below(3);
         let mut do_at = |place: u64| {
             if let Some(beside) = beside.take_if(|_| place == at) {

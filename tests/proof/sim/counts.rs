@@ -43,6 +43,8 @@ pub(crate) enum Count {
     Grants,
     /// Lock sets that were granted while their commit was being prepared.
     TakenBeside,
+    /// Lock sets that were asked for together with the beginning of an intent.
+    TakenAlong,
     /// Operations that had to wait for a lock.
     Waits,
     /// Shares that were used which the session had kept.
@@ -55,7 +57,7 @@ pub(crate) enum Count {
 
 impl Count {
     /// Every count, in the order of their declaration.
-    pub(crate) const ALL: [Self; 24] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::Steps,
         Self::Reads,
         Self::Writes,
@@ -76,6 +78,7 @@ impl Count {
         Self::UnknownCommits,
         Self::Grants,
         Self::TakenBeside,
+        Self::TakenAlong,
         Self::Waits,
         Self::KeptUses,
         Self::TimeOuts,

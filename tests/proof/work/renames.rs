@@ -39,6 +39,7 @@ pub(crate) const MUST_SEE: &[Count] = &[
     Count::Aborts,
     Count::Grants,
     Count::TakenBeside,
+    Count::TakenAlong,
     Count::Waits,
     Count::KeptUses,
     Count::TimeOuts,

@@ -2,14 +2,20 @@
 
 use std::sync::Arc;
 
-use super::faults::Faulty;
+use super::faults::{Fault, Faulty};
 use super::{add, clock, counter, node, session};
-use crate::document::{SessionId, SlotState};
+use crate::document::{LockRecord, SessionId, SlotState};
 use crate::store::cells::memory::MemoryCells;
-use crate::store::cells::{Along, Cell, CellKey, Cells};
+use crate::store::cells::{Along, Cell, CellKey, Cells, Change};
 use crate::store::conformance::directory;
 use crate::store::intents::{IntentStore, settle};
-use crate::store::{Commit, Store};
+use crate::store::{Commit, CommitError, Store, StoreError};
+
+/// A lock document that nobody else has made.
+fn lock() -> Change {
+    let record = LockRecord { path: b"/a".to_vec(), holders: Vec::new(), waiters: Vec::new() };
+    Change { key: CellKey::Lock("a".into()), expected: None, cell: Some(Cell::Lock(record)), awaited: false }
+}
 
 fn state(cells: &MemoryCells) -> SlotState {
     let found = cells.read(&CellKey::Slot(SessionId(1), 0)).unwrap().unwrap();
@@ -62,12 +68,49 @@ fn what_is_refused_costs_two_changes_and_leaves_nothing() {
     assert_eq!(counter(&store, 7), Some(5));
 }
 
+/// Whatever becomes of any request, that which begins the intent and takes a lock along included.
+#[test]
+fn what_is_answered_is_what_was_done_though_a_lock_was_taken_along() {
+    let faults = [Fault::Crash, Fault::CrashAfter, Fault::LostOnce, Fault::AnswerLostOnce, Fault::Twice];
+    let mut said = [0; 4];
+    for fault in faults {
+        for at in 0.. {
+            let (cells, faulty, store) = begun();
+            faulty.arm(Some((at, fault)));
+            let mut locked = false;
+            let granting = Box::new(|along: Option<Along<'_>>| {
+                let answers = along.unwrap()(&[lock()]);
+                assert_eq!(answers.len(), 1);
+                locked = answers.iter().all(Result::is_ok);
+                locked
+            });
+            let made = store.commit_once(&Commit::new().merge(node(7), add(1)), granting);
+            let requests = faulty.requests();
+            faulty.arm(None);
+            settle(&cells, &clock(), SessionId(1), 1).unwrap();
+            let counted = counter(&session(&cells, &clock(), 2, 1), 7);
+            let (which, expected) = match made {
+                Ok(Some(_)) => (0, Some((true, Some(4)))),
+                Ok(None) => (1, Some((false, Some(3)))),
+                Err(CommitError::Store(StoreError::Unknown(_))) => (2, None),
+                Err(_) => (3, Some((locked, Some(3)))),
+            };
+            said[which] += 1;
+            assert!(expected.is_none_or(|expected| expected == (locked, counted)), "{fault:?} at {at}");
+            if requests <= at {
+                break;
+            }
+        }
+    }
+    assert!(said.iter().all(|count| *count > 0), "not all answers were met: {said:?}");
+}
+
 #[test]
 fn who_dies_while_it_is_asked_has_changed_nothing() {
     let (cells, faulty, store) = begun();
     let dies = Arc::clone(&faulty);
     let granting = Box::new(move |_: Option<Along<'_>>| {
-        dies.arm(Some((0, super::faults::Fault::Crash)));
+        dies.arm(Some((0, Fault::Crash)));
         true
     });
     assert!(store.commit_once(&Commit::new().merge(node(7), add(1)), granting).is_err());
