@@ -69,6 +69,25 @@ fn locks_that_are_taken_along_cost_no_request_of_their_own() {
 }
 
 #[test]
+fn one_lock_is_looked_for_in_order_while_somebody_is_met_and_goes_along_again_after_that() {
+    let world = World::new();
+    let (one, other) = (world.join(1), world.join(2));
+    let set = hold("/a");
+    let along = || {
+        let mut sends = |changes: &[Change]| world.cells.cas_each(changes);
+        other.locks.try_acquire_along(&set, "along".into(), Some(&mut sends))
+    };
+    let held = one.acquire(&set, 0).unwrap();
+    assert!(matches!(along(), Err(LockError::WouldBlock(_))));
+    assert!(other.locks.expects_others());
+    drop(held);
+    drop(other.acquire(&set, 0).unwrap());
+    assert!(!other.locks.expects_others());
+    drop(along().unwrap());
+    assert_eq!(world.locks(), "");
+}
+
+#[test]
 fn who_waits_is_let_in_by_the_release_itself() {
     let world = World::new();
     let (one, other) = (world.join(1), world.join(2));

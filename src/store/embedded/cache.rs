@@ -4,7 +4,7 @@
 //! What is hard: a reader that fetched a document from the tables must not put it here after a commit has replaced it.
 //! The cache hands the reader a placeholder before it fetches; a commit that writes or deletes the key takes what is
 //! here away before the database has any of it, placeholders too, and what a reader fetched then is used once and not kept.
-//! Who asks for a placeholder after that fetches nothing before the commit has ended.
+//! Who asks for a placeholder after that finds the commit under way ([`Fetched::lasting`]) and keeps nothing either.
 
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, GuardResult};
@@ -47,6 +47,14 @@ pub(in crate::store) fn weight_bytes(key: &Key, remembered: Option<&Stored>) -> 
     FIXED_BYTES + (name + document) as u64
 }
 
+/// What the tables had.
+pub struct Fetched {
+    /// The document, if there is one.
+    pub found: Option<Stored>,
+    /// Whether no commit was under way that may have changed it: only then it may be kept.
+    pub lasting: bool,
+}
+
 /// Documents that were read or written lately.
 pub struct DocumentCache {
     cache: Cache<Key, Remembered, ByBytes>,
@@ -66,17 +74,19 @@ impl DocumentCache {
     pub fn get_or_fetch(
         &self,
         key: &Key,
-        fetch: impl FnOnce() -> Result<Option<Stored>, StoreError>,
+        fetch: impl FnOnce() -> Result<Fetched, StoreError>,
     ) -> Result<Option<Stored>, StoreError> {
         match self.cache.get_value_or_guard(key, None) {
             GuardResult::Value(remembered) => Ok(remembered),
             GuardResult::Guard(guard) => {
-                let found = fetch()?;
-                // Refused when a commit took the placeholder away; see the module.
-                let _ = guard.insert(found.clone());
+                let Fetched { found, lasting } = fetch()?;
+                if lasting {
+                    // Refused when a commit took the placeholder away; see the module.
+                    let _ = guard.insert(found.clone());
+                }
                 Ok(found)
             }
-            GuardResult::Timeout => fetch(),
+            GuardResult::Timeout => Ok(fetch()?.found),
         }
     }
 

@@ -9,8 +9,10 @@
 //!    database's own work.
 //! 5. A power cut tears the journal; it must open all the same, with all that was synced: [`journal`].
 //! 6. Versions never repeat, and the database must not be asked for tables too often: [`turn`].
+//! 7. Nobody may see a part of a commit, or wait for the disk because somebody else commits: [`instants`].
 
 pub mod cache;
+mod instants;
 pub mod journal;
 pub mod layout;
 mod listings;
@@ -21,13 +23,13 @@ mod turn;
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::{Mutex, MutexGuard};
 
-use self::cache::DocumentCache;
+use self::cache::{DocumentCache, Fetched};
+use self::instants::Instants;
 use self::listings::Listings;
 use self::space::SpaceGuard;
 use self::turn::{ERA_SPACE, Turn};
@@ -63,9 +65,6 @@ const LISTINGS_SHARE: u64 = 4;
 /// So often the turn to commit is asked for before a thread sleeps: some tens of microseconds.
 const TURN_TRIES: usize = 400;
 
-/// Who waits for longer than that until a commit has ended naps in between.
-const FETCH_NAP: Duration = Duration::from_micros(100);
-
 /// The documents of an embedded store. The directory around it belongs to [`owner::Ownership`].
 pub struct EmbeddedStore {
     dir: PathBuf,
@@ -74,8 +73,7 @@ pub struct EmbeddedStore {
     eras: Keyspace,
     cache: DocumentCache,
     listings: Listings,
-    /// Odd while a commit is between its first and its last effect on what readers may see; grows.
-    changes: AtomicU64,
+    instants: Instants,
     commits: Mutex<Turn>,
     space: SpaceGuard,
     stopped: Stopped,
@@ -134,7 +132,7 @@ impl EmbeddedStore {
             eras,
             cache: DocumentCache::new(tuning.document_cache_bytes - listings_bytes),
             listings: Listings::new(listings_bytes),
-            changes: AtomicU64::new(0),
+            instants: Instants::default(),
             commits: Mutex::new(turn),
             space: SpaceGuard::new(dir)?,
             stopped: Stopped::default(),
@@ -201,48 +199,24 @@ impl EmbeddedStore {
         StoreError::Stopped(error.to_string())
     }
 
-    /// What the database has under `key`, when no commit is under way: it would show one document of that after the other.
-    /// Whoever commits waits for nobody who is here.
-    fn fetch(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+    /// What the database has under `key`. While a commit is under way that is what was there before it, or what is there
+    /// after it: the database alone would show one document after the other.
+    fn fetch(&self, key: &Key) -> Result<Fetched, StoreError> {
+        self.instants.rest();
         if let Key::Entry(directory, name) = key
-            && let Some(found) = self.listings.get(*directory, name, || self.is_settled())
+            && let Some(found) = self.listings.get(*directory, name, || self.instants.is_settled())
         {
-            return Ok(found);
+            return Ok(Fetched { found, lasting: true });
         }
         self.counts.fetched(1);
         let (space, encoded) = (self.keyspace(key.kind()), key.encode());
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            if tries > TURN_TRIES {
-                std::thread::sleep(FETCH_NAP); // The database makes the commit wait.
-            }
-            let before = self.changes.load(SeqCst);
-            if before.is_multiple_of(2) {
-                let found = read(space.get(&encoded), key)?;
-                if self.is_as_at(before) {
-                    return Ok(found);
-                }
-            }
-            std::thread::yield_now();
+        let now = self.instants.now();
+        let found = space.get(&encoded);
+        if self.instants.is_still(now) {
+            return Ok(Fetched { found: read(found, key)?, lasting: true });
         }
-    }
-
-    /// The database while no commit is under way, and `changes` at that instant. What it calls a snapshot may show a part of
-    /// a commit that is being made: a table that is written meanwhile draws a later number and makes all up to it visible.
-    fn settled(&self) -> (u64, fjall::Snapshot) {
-        let _turn = self.turn();
-        (self.changes.load(SeqCst), self.db.snapshot())
-    }
-
-    /// Whether no commit is under way.
-    fn is_settled(&self) -> bool {
-        self.changes.load(SeqCst).is_multiple_of(2)
-    }
-
-    /// Whether no commit was under way when `changes` were counted, and none has begun since.
-    fn is_as_at(&self, changes: u64) -> bool {
-        changes.is_multiple_of(2) && self.changes.load(SeqCst) == changes
+        let (_, view) = self.instants.view(&self.db);
+        Ok(Fetched { found: read(view.get(space, &encoded), key)?, lasting: false })
     }
 
     /// Waits for the turn to commit. A commit takes some ten microseconds, and to be put to sleep and woken takes longer: so
@@ -319,10 +293,11 @@ impl EmbeddedStore {
             after.push((key, bytes, document));
         }
         let made = self.empty_directories(commit)?;
-        self.changes.fetch_add(1, SeqCst);
+        self.instants.begin(&self.db);
         // Before the database shows anything new, nothing old may be left where it is not asked.
         after.iter().for_each(|(key, ..)| self.cache.remove(key));
         let written = batch.durability(Some(PersistMode::Buffer)).commit();
+        self.instants.is_applied();
         let mut full = Vec::new();
         if written.is_ok() {
             made.into_iter().for_each(|directory| self.listings.made(directory));
@@ -339,7 +314,7 @@ impl EmbeddedStore {
                 self.cache.put(key, now);
             }
         }
-        self.changes.fetch_add(1, SeqCst);
+        self.instants.end();
         written.map_err(|e| self.failed(engine_error("a commit could not be written", e)))?;
         Ok(full)
     }
@@ -388,10 +363,11 @@ impl Reader for EmbeddedStore {
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         self.counts.scanned();
-        if let Some(page) = self.listings.page(scan, || self.is_settled()) {
+        self.instants.rest();
+        if let Some(page) = self.listings.page(scan, || self.instants.is_settled()) {
             return Ok(page);
         }
-        let (before, view) = self.settled();
+        let (seen, view) = self.instants.view(&self.db);
         let page = self.read_page(scan, &view)?;
         let is_first = match &scan.start {
             Start::First => true,
@@ -402,7 +378,7 @@ impl Reader for EmbeddedStore {
             && is_first
             && page.len() < scan.limit
         {
-            self.listings.learn(directory, &page, || self.is_as_at(before));
+            self.listings.learn(directory, &page, || self.instants.is_still(seen));
             self.listings.sweep();
         }
         Ok(page)
@@ -464,7 +440,7 @@ impl Store for EmbeddedStore {
     }
 
     fn snapshot(&self) -> Box<dyn Reader + '_> {
-        Box::new(Snapshot { store: self, view: self.settled().1 })
+        Box::new(Snapshot { store: self, view: self.instants.view(&self.db).1 })
     }
 
     fn counters(&self) -> StoreCounters {

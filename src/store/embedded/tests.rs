@@ -1,6 +1,7 @@
 //! The embedded engine: conformance, and what only an engine on disk has.
 
 use std::fs;
+use std::sync::atomic::Ordering::SeqCst;
 
 use super::*;
 use crate::document::{Content, Document, Entry, FileKind, Ino, Name};
@@ -320,21 +321,25 @@ fn listings_from_memory_are_those_of_the_tables() {
 }
 
 /// A name that is moved about in a directory is listed once and found once, from memory and from tables that are written all
-/// the time: what the database calls a snapshot may show a part of a commit.
+/// the time: what the database calls a snapshot may show a part of a commit. And whoever has seen one document of a commit
+/// sees the other.
 #[test]
 fn nobody_sees_a_part_of_a_commit() {
     const MOVES: u64 = 200;
     const CROWD: u64 = 200;
     let entry = || Document::Entry(Entry { ino: Ino(100), kind: FileKind::Regular });
     let name = |number: u64| Key::Entry(Ino(1), Name::new(format!("n{}", number % 7).as_bytes()).unwrap());
+    let [first, last] = [Key::Content(Ino(1)), Key::Content(Ino(2))];
     // With room for some of the directories, and for none.
     for document_cache_bytes in [4 * CROWD * 256 * LISTINGS_SHARE, 0] {
         let dir = tempfile::tempdir().unwrap();
         let store =
             EmbeddedStore::open(dir.path(), Tuning { document_cache_bytes, ..Tuning::default() }).unwrap();
-        store.commit(&Commit::new().put(Key::Node(Ino(1)), directory(0)).put(name(0), entry())).unwrap();
+        let both = |commit: Commit| commit.put(first.clone(), content_of(1)).put(last.clone(), content_of(2));
+        let begin = Commit::new().put(Key::Node(Ino(1)), directory(0)).put(name(0), entry());
+        store.commit(&both(begin)).unwrap();
         let is_over = std::sync::atomic::AtomicBool::new(false);
-        let torn = std::thread::scope(|scope| {
+        let (looks, torn) = std::thread::scope(|scope| {
             scope.spawn(|| {
                 for step in 0..MOVES {
                     // Others come and go, so that the first is known, and is not, and has to be learned.
@@ -342,23 +347,30 @@ fn nobody_sees_a_part_of_a_commit() {
                     let crowd = (0..CROWD).map(|n| Name::new(format!("{n}").as_bytes()).unwrap());
                     let commit = Commit::new().delete(name(step)).put(Key::Node(other), directory(0));
                     let commit = crowd.fold(commit, |commit, n| commit.put(Key::Entry(other, n), entry()));
-                    store.commit(&commit.put(name(step + 1), entry())).unwrap();
+                    store.commit(&both(commit.put(name(step + 1), entry()))).unwrap();
                     store.start_flush().unwrap();
                 }
                 is_over.store(true, SeqCst);
             });
             let scan = Scan { range: Range::Entries(Ino(1)), start: Start::First, limit: 100 };
-            let is_torn = || {
+            let version = |key: &Key| store.get(key).unwrap().unwrap().version;
+            let is_torn = |turned: bool| {
+                let (one, other) = if turned { (&last, &first) } else { (&first, &last) };
+                let seen = version(one);
+                if version(other) < seen {
+                    return true;
+                }
                 let view = store.snapshot();
                 let found = (0..7).filter(|n| view.get(&name(*n)).unwrap().is_some()).count();
                 found != 1 || view.scan(&scan).unwrap().len() != 1 || store.scan(&scan).unwrap().len() != 1
             };
-            let mut torn = 0;
-            while !is_over.load(SeqCst) {
-                torn += u64::from(is_torn());
+            let (mut looks, mut torn) = (0, 0);
+            while !is_over.load(SeqCst) || looks < MOVES {
+                looks += 1;
+                torn += u64::from(is_torn(looks % 2 == 0));
             }
-            torn
+            (looks, torn)
         });
-        assert_eq!(torn, 0, "with {document_cache_bytes} bytes");
+        assert_eq!(torn, 0, "of {looks} looks, with {document_cache_bytes} bytes");
     }
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::document::{Key, Version};
 use crate::store::cells::memory::MemoryCells;
-use crate::store::cells::{CasError, Cell, CellKey, Cells, Listed, StoredCell};
+use crate::store::cells::{Answers, CasError, Cell, CellKey, Cells, Change, Listed, StoredCell};
 use crate::store::{Scan, StoreError};
 
 /// What happens to the requests from a given one on.
@@ -142,6 +142,29 @@ impl Cells for Faulty {
             }
             Some(Fault::Twice) => {
                 let _ = make();
+                make()
+            }
+        }
+    }
+
+    /// What goes along with the beginning of an intent is of one request with it. All else fails by itself.
+    fn cas_each(&self, changes: &[Change]) -> Answers {
+        if !matches!(changes, [Change { key: CellKey::Slot(..), .. }, _, ..]) {
+            let single = |change: &Change| self.cas(&change.key, change.expected, change.cell.clone());
+            return changes.iter().map(single).collect();
+        }
+        let fault = self.request();
+        let make = || self.cells.cas_each(changes);
+        let unanswered = || changes.iter().map(|_| Err(CasError::Unknown("lost".into()))).collect();
+        match fault {
+            None => make(),
+            Some(Fault::Crash | Fault::LostOnce) => unanswered(),
+            Some(Fault::CrashAfter | Fault::AnswerLostOnce) => {
+                drop(make());
+                unanswered()
+            }
+            Some(Fault::Twice) => {
+                drop(make());
                 make()
             }
         }

@@ -96,6 +96,8 @@ fn what_is_answered_is_what_was_done_though_a_lock_was_taken_along() {
                 Err(_) => (3, Some((locked, Some(3)))),
             };
             said[which] += 1;
+            let is_there = cells.read(&lock().key).unwrap().is_some();
+            assert!(is_there || !locked, "{fault:?} at {at}");
             assert!(expected.is_none_or(|expected| expected == (locked, counted)), "{fault:?} at {at}");
             if requests <= at {
                 break;

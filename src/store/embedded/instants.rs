@@ -1,0 +1,138 @@
+//! What readers may see while a commit is under way: all of what was there before it, or all of what is there after.
+//!
+//! What is hard:
+//! 1. The database applies a batch document by document, and what it calls a snapshot may show a part of one: a table that
+//!    is written meanwhile draws a later number and makes all up to it visible. So a snapshot counts only if it was opened
+//!    while no commit was under way, which a count tells that is odd meanwhile, as in a sequence lock.
+//! 2. The database may hold a commit up for long, until a sync or a merge of tables has ended, and readers are not to wait
+//!    for that. So a commit leaves a snapshot of what was there before it, until the database has all of it.
+//! 3. Nothing older may be shown once something newer was. So that snapshot is gone before the commit changes anything in
+//!    memory, and from then on readers wait for the end, which is near.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use fjall::{Database, Snapshot};
+use parking_lot::Mutex;
+
+use super::TURN_TRIES;
+
+/// The commits of a store, as its readers have to know of them.
+#[derive(Default)]
+pub(super) struct Instants {
+    /// Odd while a commit is between its first and its last effect on what readers may see; grows.
+    changes: AtomicU64,
+    /// The database before the commit that is under way.
+    before: Mutex<Option<Snapshot>>,
+}
+
+/// Which instant it is, as far as commits go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Instant(u64);
+
+impl Instant {
+    /// Whether no commit is under way.
+    fn is_settled(self) -> bool {
+        self.0.is_multiple_of(2)
+    }
+}
+
+impl Instants {
+    /// This instant.
+    pub(super) fn now(&self) -> Instant {
+        Instant(self.changes.load(SeqCst))
+    }
+
+    /// Whether no commit is under way.
+    pub(super) fn is_settled(&self) -> bool {
+        self.now().is_settled()
+    }
+
+    /// Whether no commit was under way then, and none has begun since.
+    pub(super) fn is_still(&self, instant: Instant) -> bool {
+        instant.is_settled() && self.now() == instant
+    }
+
+    /// A commit has the turn, and the database gets it from here on.
+    pub(super) fn begin(&self, db: &Database) {
+        *self.before.lock() = Some(db.snapshot());
+        self.changes.fetch_add(1, SeqCst);
+    }
+
+    /// The database has all of it, or has refused it.
+    pub(super) fn is_applied(&self) {
+        let before = self.before.lock().take();
+        drop(before);
+    }
+
+    /// All of it can be seen, in memory too.
+    pub(super) fn end(&self) {
+        self.changes.fetch_add(1, SeqCst);
+    }
+
+    /// Waits for the end of a commit that is under way, for as long as one takes that nothing holds up.
+    pub(super) fn rest(&self) {
+        for _ in 0..TURN_TRIES {
+            if self.is_settled() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// The database before the commit that is under way, or after it, and when that was asked for.
+    pub(super) fn view(&self, db: &Database) -> (Instant, Snapshot) {
+        loop {
+            let now = self.now();
+            if now.is_settled() {
+                let view = db.snapshot();
+                if self.is_still(now) {
+                    return (now, view);
+                }
+            } else if let Some(view) = self.before.lock().clone() {
+                return (now, view);
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fjall::{Keyspace, KeyspaceCreateOptions, Readable as _};
+
+    use super::*;
+
+    fn read(view: &Snapshot, space: &Keyspace) -> Option<Vec<u8>> {
+        view.get(space, b"k").unwrap().map(|value| value.to_vec())
+    }
+
+    #[test]
+    fn a_commit_is_not_seen_in_part_and_nobody_waits_for_the_database() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::builder(dir.path()).open().unwrap();
+        let space = db.keyspace("s", KeyspaceCreateOptions::default).unwrap();
+        let instants = Instants::default();
+        space.insert(b"k", b"old").unwrap();
+        let (settled, view) = instants.view(&db);
+        assert_eq!(read(&view, &space).unwrap(), b"old");
+        assert!(instants.is_still(settled));
+        instants.begin(&db);
+        space.insert(b"k", b"new").unwrap();
+        // However long that takes.
+        let (unsettled, view) = instants.view(&db);
+        assert_eq!(read(&view, &space).unwrap(), b"old");
+        assert!(!instants.is_settled() && !instants.is_still(settled) && !instants.is_still(unsettled));
+        instants.rest();
+        assert!(!instants.is_settled());
+        instants.is_applied();
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| instants.view(&db));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!late.is_finished(), "something old was shown, or something new too early");
+            instants.end();
+            let (settled, view) = late.join().unwrap();
+            assert_eq!(read(&view, &space).unwrap(), b"new");
+            assert!(instants.is_still(settled));
+        });
+    }
+}
