@@ -4,7 +4,10 @@
 //! What is hard: a reader that fetched a document from the tables must not put it here after a commit has replaced it.
 //! The cache hands the reader a placeholder before it fetches; a commit that writes or deletes the key takes what is
 //! here away before the database has any of it, placeholders too, and what a reader fetched then is used once and not kept.
-//! Who asks for a placeholder after that finds the commit under way ([`Fetched::lasting`]) and keeps nothing either.
+//! Who asks for a placeholder after that keeps what he has fetched only if no commit was under way ([`Fetched::lasting`]),
+//! and is not to be waited for while one is: he keeps nothing, and who waits for him would fetch as well, one by one.
+
+use std::time::Duration;
 
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, GuardResult};
@@ -67,16 +70,18 @@ impl DocumentCache {
         Self { cache: Cache::with_weighter(items, bytes, ByBytes) }
     }
 
-    /// The document under `key`, from memory or else by `fetch`.
+    /// The document under `key`, from memory or else by `fetch`; if `waits`, by that of somebody who is about it already.
     ///
     /// # Errors
     /// What `fetch` returns.
     pub fn get_or_fetch(
         &self,
         key: &Key,
+        waits: bool,
         fetch: impl FnOnce() -> Result<Fetched, StoreError>,
     ) -> Result<Option<Stored>, StoreError> {
-        match self.cache.get_value_or_guard(key, None) {
+        let longest = (!waits).then_some(Duration::ZERO);
+        match self.cache.get_value_or_guard(key, longest) {
             GuardResult::Value(remembered) => Ok(remembered),
             GuardResult::Guard(guard) => {
                 let Fetched { found, lasting } = fetch()?;

@@ -6,7 +6,7 @@
 //!    while no commit was under way, which a count tells that is odd meanwhile, as in a sequence lock.
 //! 2. The database may hold a commit up for long, until a sync or a merge of tables has ended, and readers are not to wait
 //!    for that. So a commit leaves a snapshot of what was there before it, until the database has all of it.
-//! 3. Nothing older may be shown once something newer was. So that snapshot is gone before the commit changes anything in
+//! 3. Nothing older may be shown once something newer was. So that snapshot is gone before the commit puts anything new into
 //!    memory, and from then on readers wait for the end, which is near.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -31,7 +31,7 @@ pub(super) struct Instant(u64);
 
 impl Instant {
     /// Whether no commit is under way.
-    fn is_settled(self) -> bool {
+    pub(super) fn is_settled(self) -> bool {
         self.0.is_multiple_of(2)
     }
 }
@@ -58,10 +58,10 @@ impl Instants {
         self.changes.fetch_add(1, SeqCst);
     }
 
-    /// The database has all of it, or has refused it.
-    pub(super) fn is_applied(&self) {
-        let before = self.before.lock().take();
-        drop(before);
+    /// The database has all of it, or has refused it. What is returned is to be dropped behind the end: that may take long.
+    #[must_use]
+    pub(super) fn applied(&self) -> Option<Snapshot> {
+        self.before.lock().take()
     }
 
     /// All of it can be seen, in memory too.
@@ -124,7 +124,7 @@ mod tests {
         assert!(!instants.is_settled() && !instants.is_still(settled) && !instants.is_still(unsettled));
         instants.rest();
         assert!(!instants.is_settled());
-        instants.is_applied();
+        drop(instants.applied());
         std::thread::scope(|scope| {
             let late = scope.spawn(|| instants.view(&db));
             std::thread::sleep(std::time::Duration::from_millis(20));

@@ -9,7 +9,7 @@
 //!    database's own work.
 //! 5. A power cut tears the journal; it must open all the same, with all that was synced: [`journal`].
 //! 6. Versions never repeat, and the database must not be asked for tables too often: [`turn`].
-//! 7. Nobody may see a part of a commit, or wait for the disk because somebody else commits: [`instants`].
+//! 7. Nobody may see a part of a commit, or wait because the database holds one up: [`instants`].
 
 pub mod cache;
 mod instants;
@@ -62,7 +62,7 @@ impl Default for Tuning {
 /// One part in so many of the memory for documents is for listings.
 const LISTINGS_SHARE: u64 = 4;
 
-/// So often the turn to commit is asked for before a thread sleeps: some tens of microseconds.
+/// So often it is asked whether a commit has ended before a thread does something else: some tens of microseconds.
 const TURN_TRIES: usize = 400;
 
 /// The documents of an embedded store. The directory around it belongs to [`owner::Ownership`].
@@ -211,9 +211,11 @@ impl EmbeddedStore {
         self.counts.fetched(1);
         let (space, encoded) = (self.keyspace(key.kind()), key.encode());
         let now = self.instants.now();
-        let found = space.get(&encoded);
-        if self.instants.is_still(now) {
-            return Ok(Fetched { found: read(found, key)?, lasting: true });
+        if now.is_settled() {
+            let found = space.get(&encoded);
+            if self.instants.is_still(now) {
+                return Ok(Fetched { found: read(found, key)?, lasting: true });
+            }
         }
         let (_, view) = self.instants.view(&self.db);
         Ok(Fetched { found: read(view.get(space, &encoded), key)?, lasting: false })
@@ -297,7 +299,7 @@ impl EmbeddedStore {
         // Before the database shows anything new, nothing old may be left where it is not asked.
         after.iter().for_each(|(key, ..)| self.cache.remove(key));
         let written = batch.durability(Some(PersistMode::Buffer)).commit();
-        self.instants.is_applied();
+        let before = self.instants.applied();
         let mut full = Vec::new();
         if written.is_ok() {
             made.into_iter().for_each(|directory| self.listings.made(directory));
@@ -315,6 +317,7 @@ impl EmbeddedStore {
             }
         }
         self.instants.end();
+        drop(before);
         written.map_err(|e| self.failed(engine_error("a commit could not be written", e)))?;
         Ok(full)
     }
@@ -358,7 +361,7 @@ fn read_page(
 impl Reader for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
         self.counts.got(1);
-        self.cache.get_or_fetch(key, || self.fetch(key))
+        self.cache.get_or_fetch(key, self.instants.is_settled(), || self.fetch(key))
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {

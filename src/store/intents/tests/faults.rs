@@ -154,6 +154,11 @@ impl Cells for Faulty {
             return changes.iter().map(single).collect();
         }
         let fault = self.request();
+        let sent = |change: &Change| {
+            let Change { key, expected, cell, .. } = change.clone();
+            Sent { key, expected, cell }
+        };
+        self.sent.lock().extend(changes.iter().map(sent));
         let make = || self.cells.cas_each(changes);
         let unanswered = || changes.iter().map(|_| Err(CasError::Unknown("lost".into()))).collect();
         match fault {
