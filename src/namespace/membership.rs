@@ -18,8 +18,8 @@ mod alive;
 mod bell;
 mod keeper;
 mod outsider;
+mod watcher;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use super::{NamespaceError, SessionInfo};
 use crate::ambient::{self, Clock};
 use crate::document::{Document, Key, Kind, Orphan, Session, SessionId, SessionState};
 use crate::lock::redlock::{Extender, Settings as RedlockSettings};
-use crate::lock::session::{Heart, Member, Observer};
+use crate::lock::session::{Heart, Member};
 use crate::lock::shared::Settings as LockSettings;
 use crate::lock::{Locks, Redlock, SharedLocks};
 use crate::store::cells::documents::cells_of;
@@ -43,19 +43,12 @@ use alive::Proof;
 use bell::Bell;
 use keeper::Keeper;
 pub use outsider::{Looked, Outsider, Recovered, lock_servers};
+use watcher::Watcher;
 
-/// A session beats so often in a lease, and looks at the others as often.
+/// A session beats so often in a lease, and looks as often which others there are.
 const BEATS_PER_LEASE: u32 = 5;
-/// How often a session looks whether a process of its own host has died.
-const LOOK_HERE: Duration = Duration::from_millis(100);
 /// For how long a session keeps a lock that it has shared again and again and that nobody uses any more.
 const KEEP_FOR: Duration = Duration::from_secs(10);
-/// Once a lease a session looks for claims of operations that are over.
-const LOOKS_PER_SWEEP: u32 = BEATS_PER_LEASE;
-/// So often a session looks for intents of nobody when it has joined, and when another has gone: for a lease, in which
-/// requests of the dead may still arrive, and one in which what came must stand still, and another as looks may be late.
-const LOOKS_FOR_STRAYS: u32 = 3 * BEATS_PER_LEASE;
-
 /// A session at work.
 pub(super) struct Membership {
     member: Arc<Member>,
@@ -72,31 +65,6 @@ struct Watch {
     keeper: Option<Keeper>,
     bell: Arc<Bell>,
     thread: JoinHandle<()>,
-}
-
-/// What the threads of a session work with.
-struct Watcher {
-    member: Arc<Member>,
-    store: Arc<dyn Store>,
-    collector: Arc<Collector>,
-    locks: SharedLocks,
-    redlock: Option<Redlock>,
-    bell: Arc<Bell>,
-    lease: Duration,
-}
-
-/// What a watcher remembers from look to look.
-#[derive(Default)]
-struct Memory {
-    looks: u32,
-    /// Of the sessions.
-    observer: Observer,
-    /// Those that lived.
-    others: BTreeSet<SessionId>,
-    /// Of the intents that belong to none.
-    strays: Observer,
-    /// How often those are still looked for.
-    looks_for_strays: u32,
 }
 
 /// What a session begins with.
@@ -278,79 +246,6 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-impl Watcher {
-    fn run(self, boot_id: &str) {
-        let mut memory = Memory { looks_for_strays: LOOKS_FOR_STRAYS, ..Memory::default() };
-        let mut failing = false;
-        let mut here: Vec<Session> = Vec::new();
-        let look_every = self.lease / BEATS_PER_LEASE;
-        let mut next = Duration::ZERO;
-        while !self.bell.is_closed() && !self.member.standing().is_fenced() {
-            let now = self.bell.now();
-            let died = here.iter().any(|session| alive::is_gone(session, boot_id));
-            if died || now >= next || self.bell.take_new_session() {
-                next = now + look_every;
-                match self.look(&mut memory, boot_id) {
-                    Ok(others) => {
-                        self.bell.know(others.iter().map(|session| session.id).chain([self.member.id()]));
-                        here = others.into_iter().filter(|session| session.boot_id == boot_id).collect();
-                        failing = false;
-                    }
-                    Err(StoreError::Fenced) => {}
-                    Err(error) if !failing => {
-                        log::warn!("the other sessions could not be looked at: {error}; trying again");
-                        failing = true;
-                    }
-                    Err(_) => {}
-                }
-            }
-            self.bell.wait_until_closed(LOOK_HERE);
-        }
-    }
-
-    /// Looks at the other sessions, and returns those that live on.
-    fn look(&self, memory: &mut Memory, boot_id: &str) -> Result<Vec<Session>, StoreError> {
-        memory.looks = memory.looks.wrapping_add(1);
-        let is_gone = |session: &Session| alive::is_gone(session, boot_id);
-        let collect = |dead| collect_of(&*self.store, &self.collector, dead);
-        let observed = self.member.observe(&mut memory.observer, &is_gone, &collect)?;
-        for ended in observed.ended {
-            drop_locks(self.redlock.as_ref(), ended);
-            log::warn!("session {ended} was dead: what it left is cleaned up, and its locks are free");
-            alive::forget(ended);
-            self.collector.sweep_after(ended);
-            memory.others.insert(ended);
-        }
-        // Whoever cleaned up after it, and also if it left: its process may have died in the end all the same.
-        let others = observed.others.iter().map(|session| session.id).collect();
-        if !std::mem::replace(&mut memory.others, others).is_subset(&memory.others) {
-            memory.looks_for_strays = LOOKS_FOR_STRAYS;
-        }
-        if memory.looks.is_multiple_of(LOOKS_PER_SWEEP)
-            && let Err(error) = self.locks.sweep()
-        {
-            log::debug!("locks were not swept: {error}");
-        }
-        self.look_for_strays(memory);
-        Ok(observed.others)
-    }
-
-    /// Whoever dies in the middle of a commit that names no session, as a collector's, leaves an intent that belongs to no
-    /// session which anybody would recover.
-    fn look_for_strays(&self, memory: &mut Memory) {
-        let Some(looks) = memory.looks_for_strays.checked_sub(1) else { return };
-        if self.store.intents().is_some()
-            && let Err(error) = self.member.recoverer().sweep_slots(&mut memory.strays, self.lease)
-        {
-            log::debug!("intents of nobody were not swept: {error}");
-            if self.store.outage().is_some() {
-                return;
-            }
-        }
-        memory.looks_for_strays = looks;
     }
 }
 

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::documents::{cell, in_cell, key};
 use super::observe::Observer;
-use super::recover::{Census, Collect, Recoverer};
+use super::recover::{Census, Collect, Recoverer, Which};
 use super::standing::Standing;
 use super::state::{SessionEvent, after, first_state};
 use crate::ambient::Clock;
@@ -25,7 +25,7 @@ use crate::lock::change::{Decision, Store};
 use crate::store::StoreError;
 use crate::store::cells::{Cells, StoredCell};
 
-/// What a look at all sessions has found and done.
+/// What a look at sessions has found and done.
 #[derive(Debug, Default)]
 pub struct Observed {
     /// The sessions of which nothing is left now.
@@ -140,19 +140,21 @@ impl Member {
         }
     }
 
-    /// Reads all other sessions once, fences those that may be fenced, and recovers those that are: to be called as
-    /// [`Recoverer::look`] is.
+    /// Reads the other ones of these sessions once, fences those that may be fenced, and recovers those that are: to be
+    /// called as [`Recoverer::look`] is.
     ///
     /// # Errors
     /// The store's. What was begun is gone on with at the next call, by whoever calls.
     pub fn observe(
         &self,
+        which: Which<'_>,
         observer: &mut Observer,
         is_gone: &dyn Fn(&Session) -> bool,
         collect: Collect<'_>,
     ) -> Result<Observed, StoreError> {
         let own = self.id();
-        let Census { dead, others } = self.recoverer.look(observer, &|session| session != own, is_gone)?;
+        let Census { dead, others } =
+            self.recoverer.look(which, observer, &|session| session != own, is_gone)?;
         let mut ended = Vec::new();
         for session in dead {
             self.recoverer.recover(session.id, collect)?;

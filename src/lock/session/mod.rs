@@ -25,7 +25,7 @@ pub(super) use documents::{in_cell, key};
 pub use heart::Heart;
 pub use member::{Member, Observed};
 pub use observe::{Observer, Verdict};
-pub use recover::{Census, Collect, Recoverer, Swept};
+pub use recover::{Census, Collect, Recoverer, Swept, Which};
 pub use standing::{Operation, Standing};
 
 /// How long others wait for a heartbeat, unless a session says otherwise.

@@ -27,7 +27,16 @@ const STEPS_MAX: u32 = 100;
 /// What cleans up what a dead session left in the tree. To call it again is harmless.
 pub type Collect<'a> = &'a dyn Fn(SessionId) -> Result<(), StoreError>;
 
-/// What a look at all sessions has found.
+/// Which sessions a look reads.
+#[derive(Clone, Copy, Debug)]
+pub enum Which<'a> {
+    /// All that there are.
+    All,
+    /// These, by their keys: costs a store less than to find out which there are.
+    Known(&'a [SessionId]),
+}
+
+/// What a look at sessions has found.
 #[derive(Debug, Default)]
 pub struct Census {
     /// The sessions that are fenced, by this look or before: they are to be recovered.
@@ -66,24 +75,29 @@ impl Recoverer {
         Self { store: Store { cells, clock, seed } }
     }
 
-    /// Reads all sessions once, and fences those that `concerned` names and that may be fenced: to be called four times a
-    /// lease or more often, by one thread with one `observer`. `is_gone` says of a session that its process is gone for
-    /// certain, as one host can know of its own processes; such a session is not waited for.
+    /// Reads sessions once, and fences those that `concerned` names and that may be fenced: to be called four times a
+    /// lease or more often, by one thread with one `observer`, which forgets whom a look does not find. `is_gone` says of a
+    /// session that its process is gone for certain, as one host can know of its own processes; such a session is not
+    /// waited for.
     ///
     /// # Errors
     /// The store's.
     pub fn look(
         &self,
+        which: Which<'_>,
         observer: &mut Observer,
         concerned: &dyn Fn(SessionId) -> bool,
         is_gone: &dyn Fn(&Session) -> bool,
     ) -> Result<Census, StoreError> {
         let mut census = Census::default();
-        let all = self.sessions()?;
+        let read = match which {
+            Which::All => self.sessions()?,
+            Which::Known(known) => self.known(known)?,
+        };
         // After the answer: see `observe`.
         let now = self.store.clock.now();
-        observer.retain(|known| all.iter().any(|(session, _)| session.id == known));
-        for (session, found) in all.into_iter().filter(|(session, _)| concerned(session.id)) {
+        observer.retain(|known| read.iter().any(|(session, _)| session.id == known));
+        for (session, found) in read.into_iter().filter(|(session, _)| concerned(session.id)) {
             let dead = match session.state {
                 SessionState::Joining | SessionState::Live => {
                     let lease = Duration::from_millis(session.lease_ms);
@@ -260,6 +274,13 @@ impl Recoverer {
         Ok(())
     }
 
+    /// Those of these sessions that there still are, each as it was at some instant.
+    fn known(&self, sessions: &[SessionId]) -> Result<Vec<(Session, StoredCell)>, StoreError> {
+        let keys: Vec<CellKey> = sessions.iter().copied().map(key).collect();
+        let found = self.store.insist(|| self.store.cells.read_many(&keys))?;
+        Ok(found.into_iter().flatten().filter_map(|found| Some((session(&found)?, found))).collect())
+    }
+
     /// All sessions, each as it was at some instant. One that is damaged is left to `lockwood check`.
     ///
     /// # Errors
@@ -282,7 +303,7 @@ impl Recoverer {
     }
 }
 
-/// The session in a cell of the scan.
+/// The session in a cell.
 fn session(found: &StoredCell) -> Option<Session> {
     match &*found.cell {
         Cell::Document(MarkedDocument { before: Some(stored), .. }) => match &*stored.document {

@@ -5,14 +5,14 @@ use std::time::Duration;
 use super::world::{Host, LEASE, World, hold, share};
 use crate::document::{Session, SessionId, SessionState};
 use crate::lock::LockError;
-use crate::lock::session::{Observer, key};
+use crate::lock::session::{Observer, Which, key};
 use crate::store::StoreError;
 use crate::store::cells::Cells;
 
 /// The sessions that came to their end, as text.
 fn observe(host: &Host, observer: &mut Observer) -> String {
     host.member.beat().unwrap();
-    let observed = host.member.observe(observer, &|_| false, &|_| Ok(())).unwrap();
+    let observed = host.member.observe(Which::All, observer, &|_| false, &|_| Ok(())).unwrap();
     assert!(observed.others.iter().all(|other| other.id != host.member.id()));
     observed.ended.into_iter().map(|session| session.0.to_string()).collect::<Vec<_>>().join(" ")
 }
@@ -39,6 +39,27 @@ fn who_stops_beating_is_recovered_after_a_lease_and_nobody_else() {
     assert_eq!(observer.len(), 1 + 1, "what is gone is forgotten at the next look");
     assert_eq!(observe(&host, &mut observer), "");
     assert_eq!(observer.len(), 1);
+}
+
+#[test]
+fn who_is_known_is_recovered_without_a_look_at_all() {
+    let world = World::new();
+    let (_dead, live, host) = (world.join(1), world.join(2), world.join(9));
+    let mut observer = Observer::default();
+    let mut look = |which: Which<'_>| {
+        let observed = host.member.observe(which, &mut observer, &|_| false, &|_| Ok(())).unwrap();
+        host.clock.advance(QUARTER);
+        live.member.beat().unwrap();
+        (observed.ended, observed.others.len())
+    };
+    let known = [1, 2].map(SessionId);
+    assert_eq!(look(Which::All), (vec![], 2));
+    for _ in 0..3 {
+        assert_eq!(look(Which::Known(&known)), (vec![], 2));
+    }
+    assert_eq!(look(Which::Known(&known)), (vec![SessionId(1)], 1));
+    assert_eq!(look(Which::Known(&known)), (vec![], 1), "it is gone");
+    assert_eq!((world.state(1), world.state(2)), (None, Some(SessionState::Live)));
 }
 
 /// Clocks are never compared: hosts whose clocks are years apart, and one that jumps, or stands still, condemn nobody who
@@ -88,7 +109,8 @@ fn a_process_that_is_gone_for_certain_is_not_waited_for() {
     let world = World::new();
     let (dead, live, host) = (world.join(1), world.join(2), world.join(9));
     let is_gone = |session: &Session| session.id == SessionId(1);
-    let ended = host.member.observe(&mut Observer::default(), &is_gone, &|_| Ok(())).unwrap().ended;
+    let ended =
+        host.member.observe(Which::All, &mut Observer::default(), &is_gone, &|_| Ok(())).unwrap().ended;
     assert_eq!(ended, [SessionId(1)]);
     assert!(matches!(dead.member.beat(), Err(StoreError::Fenced)));
     live.member.beat().unwrap();

@@ -12,7 +12,7 @@ use crate::ambient::{self, Clock, SystemClock};
 use crate::content::Contents;
 use crate::document::{Document, Kind, Session, SessionId, SessionState, Volume};
 use crate::lock::redlock::{self, Redlock, Settings as RedlockSettings};
-use crate::lock::session::{Census, Observer, Recoverer, Standing, Swept};
+use crate::lock::session::{Census, Observer, Recoverer, Standing, Swept, Which};
 use crate::lock::shared::{Settings as LockSettings, lock_documents};
 use crate::lock::{LockDocument, LockError, OperationDocument, operations_of};
 use crate::namespace::collect::Collector;
@@ -128,7 +128,7 @@ impl Outsider {
     pub fn look(&self, observer: &mut Observer, only: Option<SessionId>) -> Result<Looked> {
         let concerned = |session: SessionId| only.is_none_or(|only| only == session);
         let is_gone = |session: &Session| alive::is_gone(session, &self.boot_id);
-        let Census { dead, others } = self.recoverer.look(observer, &concerned, &is_gone)?;
+        let Census { dead, others } = self.recoverer.look(Which::All, observer, &concerned, &is_gone)?;
         Ok(Looked { dead, others })
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use lockwood::ambient::Clock;
 use lockwood::document::{Session, SessionId, SessionState, Timestamp};
 use lockwood::lock::SharedLocks;
-use lockwood::lock::session::{Member, Observer};
+use lockwood::lock::session::{Member, Observer, Which};
 use lockwood::lock::shared::Settings;
 use lockwood::store::StoreError;
 use lockwood::store::cells::{CellKey, Cells, Listed};
@@ -167,7 +167,7 @@ impl Site {
         let mut looks = 0_u32;
         while self.clients.load(Relaxed) > 0 {
             // What fails is gone on with at the next look.
-            let _later = self.member.observe(&mut observer, &|_| false, &collect_nothing);
+            let _later = self.member.observe(Which::All, &mut observer, &|_| false, &collect_nothing);
             looks += 1;
             let _later = self.locks.look_at_kept();
             if looks.is_multiple_of(5) {
@@ -291,7 +291,7 @@ fn end(world: &Arc<World>, beating: &Beating) -> Result<(), String> {
     for _ in 0..200 {
         site.member.beat().map_err(|error| format!("the last session beats: {error}"))?;
         site.member
-            .observe(&mut observer, &|_| false, &collect_nothing)
+            .observe(Which::All, &mut observer, &|_| false, &collect_nothing)
             .map_err(|error| format!("the last session recovers the others: {error}"))?;
         site.sleep(LEASE / 5);
         if observer.is_empty() {

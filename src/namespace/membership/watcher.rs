@@ -1,0 +1,162 @@
+//! The thread that watches the other sessions, and cleans up after those that died.
+//!
+//! What waits for a lock of a dead session goes on when its lease has run out and somebody has seen that. A lease is counted
+//! from when a heartbeat was first seen, so both ends of it come late by up to the time from look to look: that has to be
+//! short, however long the lease is. Which sessions there are is asked rarely; those that are known are glanced at often.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::bell::Bell;
+use super::{BEATS_PER_LEASE, alive, collect_of, drop_locks};
+use crate::ambient::Clock as _;
+use crate::document::{Session, SessionId};
+use crate::lock::session::{Member, Observer, Which};
+use crate::lock::{Redlock, SharedLocks};
+use crate::namespace::collect::Collector;
+use crate::store::{Store, StoreError};
+
+/// How often a session looks whether a process of its own host has died.
+const LOOK_HERE: Duration = Duration::from_millis(100);
+/// How often a session glances at the others, as long as they are few.
+const GLANCE: Duration = Duration::from_millis(200);
+/// The time for each that is read: a session reads so few that many do not keep a store busy by watching each other.
+const GLANCE_PER_SESSION: Duration = Duration::from_millis(20);
+/// Once a lease a session looks for claims of operations that are over.
+const LOOKS_PER_SWEEP: u32 = BEATS_PER_LEASE;
+/// So often a session looks for intents of nobody when it has joined, and when another has gone: for a lease, in which
+/// requests of the dead may still arrive, and one in which what came must stand still, and another as looks may be late.
+const LOOKS_FOR_STRAYS: u32 = 3 * BEATS_PER_LEASE;
+
+/// What the thread works with.
+pub(super) struct Watcher {
+    pub(super) member: Arc<Member>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) collector: Arc<Collector>,
+    pub(super) locks: SharedLocks,
+    pub(super) redlock: Option<Redlock>,
+    pub(super) bell: Arc<Bell>,
+    pub(super) lease: Duration,
+}
+
+/// What a watcher remembers from look to look.
+#[derive(Default)]
+struct Memory {
+    /// How often all sessions were looked at.
+    looks: u32,
+    /// Of the sessions.
+    observer: Observer,
+    /// Those that lived.
+    others: BTreeSet<SessionId>,
+    /// Of the intents that belong to none.
+    strays: Observer,
+    /// How often those are still looked for.
+    looks_for_strays: u32,
+}
+
+impl Watcher {
+    /// Watches until the session ends.
+    pub(super) fn run(self, boot_id: &str) {
+        let mut memory = Memory { looks_for_strays: LOOKS_FOR_STRAYS, ..Memory::default() };
+        let mut failing = false;
+        let mut others: Vec<Session> = Vec::new();
+        let (mut next_of_all, mut next) = (Duration::ZERO, Duration::ZERO);
+        while !self.bell.is_closed() && !self.member.standing().is_fenced() {
+            let now = self.bell.now();
+            let all = now >= next_of_all || self.bell.take_new_session();
+            let died = || others.iter().any(|session| alive::is_gone(session, boot_id));
+            if all || (now >= next && !others.is_empty()) || died() {
+                if all {
+                    next_of_all = now + self.lease / BEATS_PER_LEASE;
+                }
+                let known: Vec<SessionId> = others.iter().map(|session| session.id).collect();
+                let which = if all { Which::All } else { Which::Known(&known) };
+                match self.look(which, &mut memory, boot_id) {
+                    Ok(found) => {
+                        others = found;
+                        let found = others.iter().map(|session| session.id);
+                        self.bell.know(found.chain([self.member.id()]));
+                        if all {
+                            self.tidy(&mut memory);
+                        }
+                        failing = false;
+                    }
+                    Err(StoreError::Fenced) => {}
+                    Err(error) if !failing => {
+                        log::warn!("the other sessions could not be looked at: {error}; trying again");
+                        failing = true;
+                    }
+                    Err(_) => {}
+                }
+                next = now + glance_every(others.len(), self.lease);
+            }
+            self.bell.wait_until_closed(LOOK_HERE);
+        }
+    }
+
+    /// Looks at the others of these sessions, and returns those that live on.
+    fn look(&self, which: Which<'_>, memory: &mut Memory, boot_id: &str) -> Result<Vec<Session>, StoreError> {
+        let is_gone = |session: &Session| alive::is_gone(session, boot_id);
+        let collect = |dead| collect_of(&*self.store, &self.collector, dead);
+        let observed = self.member.observe(which, &mut memory.observer, &is_gone, &collect)?;
+        for ended in observed.ended {
+            drop_locks(self.redlock.as_ref(), ended);
+            log::warn!("session {ended} was dead: what it left is cleaned up, and its locks are free");
+            alive::forget(ended);
+            self.collector.sweep_after(ended);
+            memory.others.insert(ended);
+        }
+        // Whoever cleaned up after it, and also if it left: its process may have died in the end all the same.
+        let others = observed.others.iter().map(|session| session.id).collect();
+        if !std::mem::replace(&mut memory.others, others).is_subset(&memory.others) {
+            memory.looks_for_strays = LOOKS_FOR_STRAYS;
+        }
+        Ok(observed.others)
+    }
+
+    /// Looks for what operations and commits have left, from time to time.
+    fn tidy(&self, memory: &mut Memory) {
+        memory.looks = memory.looks.wrapping_add(1);
+        if memory.looks.is_multiple_of(LOOKS_PER_SWEEP)
+            && let Err(error) = self.locks.sweep()
+        {
+            log::debug!("locks were not swept: {error}");
+        }
+        self.look_for_strays(memory);
+    }
+
+    /// Whoever dies in the middle of a commit that names no session, as a collector's, leaves an intent that belongs to no
+    /// session which anybody would recover.
+    fn look_for_strays(&self, memory: &mut Memory) {
+        let Some(looks) = memory.looks_for_strays.checked_sub(1) else { return };
+        if self.store.intents().is_some()
+            && let Err(error) = self.member.recoverer().sweep_slots(&mut memory.strays, self.lease)
+        {
+            log::debug!("intents of nobody were not swept: {error}");
+            if self.store.outage().is_some() {
+                return;
+            }
+        }
+        memory.looks_for_strays = looks;
+    }
+}
+
+/// How often a session glances at this many others.
+fn glance_every(others: usize, lease: Duration) -> Duration {
+    let others = u32::try_from(others).unwrap_or(u32::MAX);
+    GLANCE_PER_SESSION.saturating_mul(others).max(GLANCE).min(lease / BEATS_PER_LEASE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_are_glanced_at_often_and_many_as_often_as_they_beat() {
+        let every = |others, lease_s| glance_every(others, Duration::from_secs(lease_s)).as_millis();
+        assert_eq!([every(0, 10), every(7, 10), every(10, 10)], [200, 200, 200]);
+        assert_eq!([every(50, 10), every(100, 10), every(usize::MAX, 10)], [1000, 2000, 2000]);
+        assert_eq!([every(1, 1), every(100, 1)], [200, 200]);
+    }
+}
