@@ -47,7 +47,21 @@ struct Queue {
 #[derive(Default)]
 struct Works {
     waiting: VecDeque<Box<dyn FnOnce() + Send>>,
+    /// How many threads have nothing to do.
+    idle: usize,
+    /// One of these has been called, and is not there yet.
+    is_called: bool,
     has_ended: bool,
+}
+
+impl Works {
+    /// Whether a thread is to be called. To call one takes as long as half of what is done here, and whoever hands in work
+    /// mostly hands in several; so only one is called by him, and the others by those who come.
+    fn call(&mut self) -> bool {
+        let calls = !self.is_called && self.idle > 0 && !self.waiting.is_empty();
+        self.is_called |= calls;
+        calls
+    }
 }
 
 impl Background {
@@ -70,9 +84,19 @@ impl Queue {
         let mut works = self.works.lock();
         loop {
             match works.waiting.pop_front() {
-                Some(work) => MutexGuard::unlocked(&mut works, work),
+                Some(work) => {
+                    if works.call() {
+                        self.arrived.notify_one();
+                    }
+                    MutexGuard::unlocked(&mut works, work);
+                }
                 None if works.has_ended => return,
-                None => self.arrived.wait(&mut works),
+                None => {
+                    works.idle += 1;
+                    self.arrived.wait(&mut works);
+                    works.idle -= 1;
+                    works.is_called = false;
+                }
             }
         }
     }
@@ -80,8 +104,13 @@ impl Queue {
 
 impl Later for Background {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
-        self.queue.works.lock().waiting.push_back(work);
-        self.queue.arrived.notify_one();
+        let mut works = self.queue.works.lock();
+        works.waiting.push_back(work);
+        let calls = works.call();
+        drop(works);
+        if calls {
+            self.queue.arrived.notify_one();
+        }
     }
 }
 
@@ -161,5 +190,72 @@ impl<K: Ord> Drop for Working<K> {
                 _ => drop(under_way.remove(key)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn each_work_has_a_thread_while_there_are_any() {
+        const THREADS: usize = 4;
+        let background = Background::new("test", THREADS).unwrap();
+        for round in 0..200 {
+            // None of them ends before all have begun.
+            let (meet, (ended, all)) = (Arc::new(Barrier::new(THREADS)), mpsc::channel());
+            for work in 0..THREADS {
+                let (meet, ended) = (Arc::clone(&meet), ended.clone());
+                background.run(Box::new(move || {
+                    meet.wait();
+                    ended.send(work).unwrap();
+                }));
+            }
+            let mut works: Vec<usize> = (0..THREADS)
+                .map(|_| {
+                    all.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|_| panic!("round {round}"))
+                })
+                .collect();
+            works.sort_unstable();
+            assert_eq!(works, [0, 1, 2, 3]);
+        }
+    }
+
+    #[test]
+    fn more_works_than_threads_are_done_in_order() {
+        let background = Background::new("test", 1).unwrap();
+        let (ended, all) = mpsc::channel();
+        for work in 0..1000 {
+            let ended = ended.clone();
+            background.run(Box::new(move || ended.send(work).unwrap()));
+        }
+        drop(ended);
+        assert!(all.iter().eq(0..1000));
+    }
+
+    #[test]
+    fn what_has_not_begun_at_the_end_is_not_done() {
+        let background = Background::new("test", 1).unwrap();
+        let (begun, (go_on, wait)) = (Arc::new(Barrier::new(2)), mpsc::channel());
+        let (ended, all) = mpsc::channel();
+        let (in_work, of_first) = (Arc::clone(&begun), ended.clone());
+        background.run(Box::new(move || {
+            in_work.wait();
+            let _ = wait.recv();
+            of_first.send("first").unwrap();
+        }));
+        background.run(Box::new(move || ended.send("second").unwrap()));
+        begun.wait();
+        let queue = Arc::clone(&background.queue);
+        let end = std::thread::spawn(move || drop(background));
+        while !queue.works.lock().has_ended {
+            std::thread::yield_now();
+        }
+        go_on.send(()).unwrap();
+        end.join().unwrap();
+        assert_eq!(all.iter().collect::<Vec<_>>(), ["first"]);
     }
 }
