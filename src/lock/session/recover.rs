@@ -32,14 +32,15 @@ pub type Collect<'a> = &'a dyn Fn(SessionId) -> Result<(), StoreError>;
 pub enum Which<'a> {
     /// All that there are.
     All,
-    /// These, by their keys: costs a store less than to find out which there are.
+    /// These, by their keys: costs some stores less than to find out which there are. Those that are fenced already are left
+    /// alone: most of them are about to end, by themselves or by who has fenced them.
     Known(&'a [SessionId]),
 }
 
 /// What a look at sessions has found.
 #[derive(Debug, Default)]
 pub struct Census {
-    /// The sessions that are fenced, by this look or before: they are to be recovered.
+    /// The sessions that are to be recovered: they are fenced, by this look or before.
     pub dead: Vec<Session>,
     /// The others, as they were read.
     pub others: Vec<Session>,
@@ -105,7 +106,7 @@ impl Recoverer {
                     (verdict == Verdict::MayFence || is_gone(&session)) && self.fence(session.id, &found)?
                 }
                 // Somebody is at it, or died at it.
-                SessionState::Fenced | SessionState::Recovered => true,
+                SessionState::Fenced | SessionState::Recovered => matches!(which, Which::All),
             };
             if dead {
                 census.dead.push(session);

@@ -62,6 +62,24 @@ fn who_is_known_is_recovered_without_a_look_at_all() {
     assert_eq!((world.state(1), world.state(2)), (None, Some(SessionState::Live)));
 }
 
+/// Whoever leaves fences himself first: that is no reason for all who know him to clean up.
+#[test]
+fn who_is_fenced_already_is_left_to_a_look_at_all() {
+    let world = World::new();
+    let (_fenced, host) = (world.join(1), world.join(9));
+    let read = world.cells.read(&key(SessionId(1))).unwrap().unwrap();
+    assert!(world.join(8).member.recoverer().fence(SessionId(1), &read).unwrap());
+    let mut observer = Observer::default();
+    let mut look = |which: Which<'_>| {
+        let observed = host.member.observe(which, &mut observer, &|_| false, &|_| Ok(())).unwrap();
+        (observed.ended, observed.others.len())
+    };
+    assert_eq!(look(Which::Known(&[SessionId(1)])), (vec![], 1));
+    assert_eq!(world.state(1), Some(SessionState::Fenced));
+    assert_eq!(look(Which::All), (vec![SessionId(1)], 1));
+    assert_eq!(world.state(1), None);
+}
+
 /// Clocks are never compared: hosts whose clocks are years apart, and one that jumps, or stands still, condemn nobody who
 /// beats.
 #[test]

@@ -21,8 +21,9 @@ use crate::store::{Store, StoreError};
 const LOOK_HERE: Duration = Duration::from_millis(100);
 /// How often a session glances at the others, as long as they are few.
 const GLANCE: Duration = Duration::from_millis(200);
-/// The time for each that is read: a session reads so few that many do not keep a store busy by watching each other.
-const GLANCE_PER_SESSION: Duration = Duration::from_millis(20);
+/// The time for each that is read: 25 a second, so that many do not keep a store busy by watching each other. Of fifty, with
+/// the usual lease, none is glanced at between two looks at all.
+const GLANCE_PER_SESSION: Duration = Duration::from_millis(40);
 /// Once a lease a session looks for claims of operations that are over.
 const LOOKS_PER_SWEEP: u32 = BEATS_PER_LEASE;
 /// So often a session looks for intents of nobody when it has joined, and when another has gone: for a lease, in which
@@ -61,15 +62,14 @@ impl Watcher {
         let mut memory = Memory { looks_for_strays: LOOKS_FOR_STRAYS, ..Memory::default() };
         let mut failing = false;
         let mut others: Vec<Session> = Vec::new();
-        let (mut next_of_all, mut next) = (Duration::ZERO, Duration::ZERO);
+        // Whether all sessions are to be looked at.
+        let mut all = true;
+        let (mut next_of_all, mut next, mut not_before) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         while !self.bell.is_closed() && !self.member.standing().is_fenced() {
             let now = self.bell.now();
-            let all = now >= next_of_all || self.bell.take_new_session();
             let died = || others.iter().any(|session| alive::is_gone(session, boot_id));
-            if all || (now >= next && !others.is_empty()) || died() {
-                if all {
-                    next_of_all = now + self.lease / BEATS_PER_LEASE;
-                }
+            all = all || now >= next_of_all || self.bell.take_new_session() || died();
+            if now >= not_before && (all || (now >= next && !others.is_empty())) {
                 let known: Vec<SessionId> = others.iter().map(|session| session.id).collect();
                 let which = if all { Which::All } else { Which::Known(&known) };
                 match self.look(which, &mut memory, boot_id) {
@@ -77,19 +77,22 @@ impl Watcher {
                         others = found;
                         let found = others.iter().map(|session| session.id);
                         self.bell.know(found.chain([self.member.id()]));
+                        next = now + glance_every(others.len(), self.lease);
                         if all {
+                            next_of_all = now + self.lease / BEATS_PER_LEASE;
                             self.tidy(&mut memory);
                         }
-                        failing = false;
+                        (all, failing) = (false, false);
                     }
                     Err(StoreError::Fenced) => {}
-                    Err(error) if !failing => {
-                        log::warn!("the other sessions could not be looked at: {error}; trying again");
+                    Err(error) => {
+                        if !failing {
+                            log::warn!("the other sessions could not be looked at: {error}; trying again");
+                        }
+                        not_before = self.bell.now() + GLANCE;
                         failing = true;
                     }
-                    Err(_) => {}
                 }
-                next = now + glance_every(others.len(), self.lease);
             }
             self.bell.wait_until_closed(LOOK_HERE);
         }
@@ -155,8 +158,8 @@ mod tests {
     #[test]
     fn few_are_glanced_at_often_and_many_as_often_as_they_beat() {
         let every = |others, lease_s| glance_every(others, Duration::from_secs(lease_s)).as_millis();
-        assert_eq!([every(0, 10), every(7, 10), every(10, 10)], [200, 200, 200]);
-        assert_eq!([every(50, 10), every(100, 10), every(usize::MAX, 10)], [1000, 2000, 2000]);
+        assert_eq!([every(0, 10), every(5, 10), every(7, 10)], [200, 200, 280]);
+        assert_eq!([every(25, 10), every(50, 10), every(usize::MAX, 10)], [1000, 2000, 2000]);
         assert_eq!([every(1, 1), every(100, 1)], [200, 200]);
     }
 }
