@@ -156,24 +156,33 @@ impl Recoverer {
     pub fn recover(&self, dead: SessionId, collect: Collect<'_>) -> Result<Settled, StoreError> {
         let (mut claims, mut collected, mut slots) = (true, false, 0);
         let mut settled = Settled::default();
+        // What was read, as long as it is true: somebody waits for the locks.
+        let mut known = None;
         for _ in 0..STEPS_MAX {
-            let found = self.store.read(&key(dead))?;
-            let session = in_cell(dead, found.as_ref())?;
-            slots = session.map_or(slots, |session| session.intents);
-            let state = session.map(|session| session.state);
-            let seen = self.slots_seen(dead, slots)?;
+            let (state, seen) = match known.take() {
+                Some(known) => known,
+                None => {
+                    let found = self.store.read(&key(dead))?;
+                    let session = in_cell(dead, found.as_ref())?;
+                    slots = session.map_or(slots, |session| session.intents);
+                    (session.map(|session| session.state), self.slots_seen(dead, slots)?)
+                }
+            };
             match next_step(&Found { state, slots: seen, claims, collected }) {
                 Step::Fence => self.take(dead, SessionEvent::Fence)?,
                 Step::SettleIntents => {
                     settled += intents::settle(&self.store.cells, &self.store.clock, dead, slots)?;
+                    known = Some((state, SlotsSeen::Sealed));
                 }
                 Step::DropClaims => {
                     claims::drop_session(&self.store, dead)?;
                     claims = false;
+                    known = Some((state, seen));
                 }
                 Step::Collect => {
                     collect(dead)?;
                     collected = true;
+                    known = Some((state, seen));
                 }
                 Step::MarkRecovered => self.take(dead, SessionEvent::Cleaned)?,
                 Step::DeleteSlots => self.delete_slots(&slot_keys(dead, slots))?,

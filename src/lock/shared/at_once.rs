@@ -14,9 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::claims::{in_cell, is_own, now_ns, take_out};
 use super::guard::Held;
-use super::record::{Removed, ask, remove};
+use super::record::{Removed, ask, is_awaited, remove};
 use super::{Refusal, SharedGuard, SharedLocks, Wanted};
-use crate::document::LockRecord;
 use crate::lock::OpId;
 use crate::store::cells::{Along, CasError, Cell, CellKey, Change, StoredCell};
 use crate::store::{Commit, StoreError};
@@ -268,11 +267,6 @@ impl SharedLocks {
         }
         self.store.cells.as_commit(&self.without_claims(held, as_known(held)?, op).ok()?)
     }
-}
-
-/// Whether somebody is in the queue of a lock. The version that the change expects makes sure that this is still so.
-fn is_awaited(record: Option<&LockRecord>) -> bool {
-    record.is_some_and(|record| !record.waiters.is_empty())
 }
 
 /// The documents as the operation has left them, if it knows all.

@@ -9,14 +9,14 @@
 
 use std::time::UNIX_EPOCH;
 
-use super::record::{Removed, remove};
+use super::record::{Removed, is_awaited, remove};
 use crate::ambient::Clock;
 use crate::document::{LockRecord, Session, SessionId, SessionState};
 use crate::lock::OpId;
 use crate::lock::change::{Decision, Store};
 use crate::rules::{Rule, holds};
 use crate::store::StoreError;
-use crate::store::cells::{Cell, CellKey, Listed, StoredCell};
+use crate::store::cells::{Cell, CellKey, Change, Listed, StoredCell};
 
 /// Whether a claim, of a session that is known to be like this, is for certain of an operation that is over. `session` was
 /// read *after* the claim: it was live when the claim was made, so if it is not there or has not lived yet, that was another
@@ -84,10 +84,24 @@ pub(super) fn take_out(
 /// # Errors
 /// The store's.
 pub(in crate::lock) fn drop_session(store: &Store, dead: SessionId) -> Result<(), StoreError> {
+    let of_dead = |op: OpId| op.session == dead;
+    let (mut changes, mut read) = (Vec::new(), Vec::new());
     for (key, found) in store.insist(|| store.cells.list(Listed::Locks))? {
         // One that cannot be read has no claim that anybody could honour; `lockwood check` names it.
-        if in_cell(&key, Some(&found)).is_ok() {
-            take_out(store, &key, Some(found), |op| op.session == dead)?;
+        let Ok(Some(record)) = in_cell(&key, Some(&found)) else { continue };
+        let cell = match remove(record, now_ns(&*store.clock), of_dead) {
+            Removed::Nothing => continue,
+            Removed::All => None,
+            Removed::Some(record) => Some(Cell::Lock(record)),
+        };
+        changes.push(Change { key, expected: Some(found.version), cell, awaited: is_awaited(Some(record)) });
+        read.push(found);
+    }
+    // All at once, since somebody waits for them; then by itself what others have changed, or whose answer was lost.
+    let answers = store.cells.cas_each(&changes);
+    for ((change, found), answer) in changes.iter().zip(read).zip(answers) {
+        if answer.is_err() {
+            take_out(store, &change.key, Some(found), of_dead)?;
         }
     }
     Ok(())

@@ -133,6 +133,11 @@ fn record_of(lock: &Lock, path: &[u8], before: Option<&LockRecord>, new: Option<
     }
 }
 
+/// Whether somebody is in the queue of a lock. The version that the change expects makes sure that this is still so.
+pub(super) fn is_awaited(record: Option<&LockRecord>) -> bool {
+    record.is_some_and(|record| !record.waiters.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ use super::decide::{self, Settling};
 use super::requests::{Outcome, Requests};
 use super::slots::OwnSlot;
 use crate::ambient::Clock;
-use crate::document::{IntentId, Key, SessionId, Slot, Version};
+use crate::document::{IntentId, Key, SessionId, Slot, SlotState, Version};
 use crate::rules::{self, Rule};
 use crate::store::StoreError;
 use crate::store::cells::{Cell, CellKey, Cells, Change, MarkedDocument, StoredCell};
@@ -95,7 +95,7 @@ fn settle_further<C: Cells + ?Sized>(
 ) -> Result<Vec<u16>, StoreError> {
     let keys: Vec<CellKey> = open.iter().map(|index| CellKey::Slot(session, *index)).collect();
     let found = requests.read_many(&keys)?;
-    let mut changes = Vec::new();
+    let (mut changes, mut changed) = (Vec::new(), Vec::new());
     let mut again = Vec::new();
     for ((index, key), stored) in open.iter().zip(keys).zip(found) {
         let found = stored.map(|stored| slot_of(&key, &stored)).transpose()?;
@@ -119,12 +119,20 @@ fn settle_further<C: Cells + ?Sized>(
             _ if rules::holds(Rule::SlotsSealed) => decide::seal(&slot),
             _ => continue,
         };
-        again.push(*index);
-        changes.extend(next.map(|next| change(key, Some(version), Some(Cell::Slot(next)))));
+        match next {
+            Some(next) => {
+                changed.push((*index, next.state));
+                changes.push(change(key, Some(version), Some(Cell::Slot(next))));
+            }
+            None => again.push(*index),
+        }
     }
-    // Lost: somebody else was faster, and the next look tells.
-    for outcome in requests.set_each(&changes) {
-        outcome?;
+    for ((index, state), outcome) in changed.into_iter().zip(requests.set_each(&changes)) {
+        match outcome? {
+            Outcome::Done(_) if state == SlotState::Sealed => {}
+            // Lost: somebody else was faster, and the next look tells.
+            Outcome::Done(_) | Outcome::Lost(_) => again.push(index),
+        }
     }
     Ok(again)
 }
