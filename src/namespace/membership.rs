@@ -49,6 +49,7 @@ use watcher::Watcher;
 const BEATS_PER_LEASE: u32 = 5;
 /// For how long a session keeps a lock that it has shared again and again and that nobody uses any more.
 const KEEP_FOR: Duration = Duration::from_secs(10);
+
 /// A session at work.
 pub(super) struct Membership {
     member: Arc<Member>,
