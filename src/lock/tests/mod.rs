@@ -5,6 +5,7 @@ mod joining;
 mod kept;
 mod observing;
 mod recovery;
+mod requests;
 mod shared;
 mod shared_faults;
 mod threads;

@@ -62,13 +62,18 @@ fn who_is_known_is_recovered_without_a_look_at_all() {
     assert_eq!((world.state(1), world.state(2)), (None, Some(SessionState::Live)));
 }
 
+/// Session 1 is fenced by a session 8, which does nothing more.
+fn fence_first(world: &World) {
+    let read = world.cells.read(&key(SessionId(1))).unwrap().unwrap();
+    assert!(world.join(8).member.recoverer().fence(SessionId(1), &read).unwrap());
+}
+
 /// Whoever leaves fences himself first: that is no reason for all who know him to clean up.
 #[test]
 fn who_is_fenced_already_is_left_to_a_look_at_all() {
     let world = World::new();
     let (_fenced, host) = (world.join(1), world.join(9));
-    let read = world.cells.read(&key(SessionId(1))).unwrap().unwrap();
-    assert!(world.join(8).member.recoverer().fence(SessionId(1), &read).unwrap());
+    fence_first(&world);
     let mut observer = Observer::default();
     let mut look = |which: Which<'_>| {
         let observed = host.member.observe(which, &mut observer, &|_| false, &|_| Ok(())).unwrap();
@@ -153,8 +158,7 @@ fn of_two_fences_one_takes_effect_and_a_heartbeat_in_between_beats_both() {
 fn somebody_who_fenced_and_died_is_replaced() {
     let world = World::new();
     let (_dead, host) = (world.join(1), world.join(9));
-    let read = world.cells.read(&key(SessionId(1))).unwrap().unwrap();
-    assert!(world.join(8).member.recoverer().fence(SessionId(1), &read).unwrap());
+    fence_first(&world);
     assert_eq!(observe(&host, &mut Observer::default()), "1");
     assert_eq!(world.state(1), None);
 }

@@ -4,7 +4,6 @@
 //! from when a heartbeat was first seen, so both ends of it come late by up to the time from look to look: that has to be
 //! short, however long the lease is. Which sessions there are is asked rarely; those that are known are glanced at often.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,8 +47,8 @@ struct Memory {
     looks: u32,
     /// Of the sessions.
     observer: Observer,
-    /// Those that lived.
-    others: BTreeSet<SessionId>,
+    /// The others that live, as they were read.
+    others: Vec<Session>,
     /// Of the intents that belong to none.
     strays: Observer,
     /// How often those are still looked for.
@@ -61,23 +60,21 @@ impl Watcher {
     pub(super) fn run(self, boot_id: &str) {
         let mut memory = Memory { looks_for_strays: LOOKS_FOR_STRAYS, ..Memory::default() };
         let mut failing = false;
-        let mut others: Vec<Session> = Vec::new();
         // Whether all sessions are to be looked at.
         let mut all = true;
         let (mut next_of_all, mut next, mut not_before) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         while !self.bell.is_closed() && !self.member.standing().is_fenced() {
             let now = self.bell.now();
-            let died = || others.iter().any(|session| alive::is_gone(session, boot_id));
+            let died = || memory.others.iter().any(|session| alive::is_gone(session, boot_id));
             all = all || now >= next_of_all || self.bell.take_new_session() || died();
-            if now >= not_before && (all || (now >= next && !others.is_empty())) {
-                let known: Vec<SessionId> = others.iter().map(|session| session.id).collect();
+            if now >= not_before && (all || (now >= next && !memory.others.is_empty())) {
+                let known: Vec<SessionId> = memory.others.iter().map(|session| session.id).collect();
                 let which = if all { Which::All } else { Which::Known(&known) };
                 match self.look(which, &mut memory, boot_id) {
-                    Ok(found) => {
-                        others = found;
-                        let found = others.iter().map(|session| session.id);
-                        self.bell.know(found.chain([self.member.id()]));
-                        next = now + glance_every(others.len(), self.lease);
+                    Ok(()) => {
+                        let others = memory.others.iter().map(|session| session.id);
+                        self.bell.know(others.chain([self.member.id()]));
+                        next = now + glance_every(memory.others.len(), self.lease);
                         if all {
                             next_of_all = now + self.lease / BEATS_PER_LEASE;
                             self.tidy(&mut memory);
@@ -98,24 +95,24 @@ impl Watcher {
         }
     }
 
-    /// Looks at the others of these sessions, and returns those that live on.
-    fn look(&self, which: Which<'_>, memory: &mut Memory, boot_id: &str) -> Result<Vec<Session>, StoreError> {
+    /// Looks at the others of these sessions, cleans up after the dead, and remembers those that live on.
+    fn look(&self, which: Which<'_>, memory: &mut Memory, boot_id: &str) -> Result<(), StoreError> {
         let is_gone = |session: &Session| alive::is_gone(session, boot_id);
         let collect = |dead| collect_of(&*self.store, &self.collector, dead);
         let observed = self.member.observe(which, &mut memory.observer, &is_gone, &collect)?;
-        for ended in observed.ended {
-            drop_locks(self.redlock.as_ref(), ended);
+        for ended in &observed.ended {
+            drop_locks(self.redlock.as_ref(), *ended);
             log::warn!("session {ended} was dead: what it left is cleaned up, and its locks are free");
-            alive::forget(ended);
-            self.collector.sweep_after(ended);
-            memory.others.insert(ended);
+            alive::forget(*ended);
+            self.collector.sweep_after(*ended);
         }
+        let before = std::mem::replace(&mut memory.others, observed.others);
+        let lives = |session: &Session| memory.others.iter().any(|other| other.id == session.id);
         // Whoever cleaned up after it, and also if it left: its process may have died in the end all the same.
-        let others = observed.others.iter().map(|session| session.id).collect();
-        if !std::mem::replace(&mut memory.others, others).is_subset(&memory.others) {
+        if !observed.ended.is_empty() || !before.iter().all(lives) {
             memory.looks_for_strays = LOOKS_FOR_STRAYS;
         }
-        Ok(observed.others)
+        Ok(())
     }
 
     /// Looks for what operations and commits have left, from time to time.
