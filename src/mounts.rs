@@ -26,6 +26,30 @@ pub fn own() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// Where else a file system is seen that was unmounted at one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// At another place of this mount namespace, by a bind mount.
+    Here(PathBuf),
+    /// At a place of the mount namespace of another process, which has a copy of the mount since it was made, as containers
+    /// have.
+    Apart(u32, PathBuf),
+}
+
+/// Finds where else the file system with this device number is mounted. Processes whose table cannot be read are passed
+/// over.
+pub fn elsewhere(device: (u32, u32)) -> Option<Elsewhere> {
+    let seen = |process: &str| {
+        let table = std::fs::read(format!("/proc/{process}/mountinfo")).ok()?;
+        Some(parse(&table).into_iter().find(|m| m.device == device)?.mount_point)
+    };
+    seen("self").map(Elsewhere::Here).or_else(|| {
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.find_map(|pid| Some(Elsewhere::Apart(pid, seen(&pid.to_string())?)))
+    })
+}
+
 /// The type of Lockwood's mounts in the mount table.
 pub const FS_TYPE: &str = "fuse.lockwood";
 

@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockwood::ambient::monotonic;
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::Signal;
 
-use crate::common::{BINARY, Mounted, is_alive, lockwood, mount_entry, run, signal, until};
+use crate::common::{BINARY, Mounted, is_alive, lockwood, mount_entry, run, signal, skipped, until};
 
 #[test]
 fn what_was_written_is_there_at_the_next_mount() {
@@ -235,5 +235,21 @@ fn umount_does_not_wait_for_a_daemon_that_has_ended_and_was_not_collected() {
     // Only now is the daemon collected.
     assert!(crate::common::wait(&mut daemon, Duration::from_secs(10)).is_some());
     assert!(status.is_some_and(|s| s.success()), "umount waits for a process that has ended");
+    mounted.assert_clean();
+}
+
+#[test]
+fn umount_says_where_else_the_tree_is_mounted() {
+    let Some(mounted) = Mounted::new() else { return };
+    let bound = mounted.dir.path().join("bound");
+    fs::create_dir(&bound).unwrap();
+    if mount_bind(&mounted.mount_point, &bound).is_err() {
+        return skipped("needs root, for a bind mount");
+    }
+    let words = lockwood([Path::new("umount"), &mounted.mount_point]).refused();
+    assert!(mount_entry(&mounted.mount_point).is_none());
+    assert!(words.contains(bound.to_str().unwrap()), "{words}");
+    unmount(&bound, UnmountFlags::empty()).unwrap();
+    until("the daemon ends", || !is_alive(mounted.pid()));
     mounted.assert_clean();
 }

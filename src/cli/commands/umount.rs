@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::ambient;
 use crate::cli::Failure;
 use crate::cli::args::Umount;
 use crate::cli::output::spinner;
@@ -12,13 +13,15 @@ use crate::cli::target::read_control;
 use crate::fuse::attach;
 use crate::fuse::control::Status;
 use crate::fuse::mount::FS_TYPE;
-use crate::{ambient, mounts};
+use crate::mounts::{self, Elsewhere, MountEntry};
 
 /// How long to wait until the daemon has closed the store.
 const CLOSE_WAIT: Duration = Duration::from_secs(120);
+/// A store that takes longer to close may be in use elsewhere.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
-    let mount_point = mount_point(&arguments.mount_point)?;
+    let MountEntry { mount_point, device, .. } = ours(&arguments.mount_point)?;
     let dead = mounts::is_dead(&mount_point);
     let daemon = (!dead && !arguments.lazy).then(|| daemon_of(&mount_point));
     let taken =
@@ -39,7 +42,7 @@ pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
         );
     }
     if let Some(Ok(Some(status))) = daemon {
-        wait_for_end(&status)?;
+        wait_for_end(&status, device)?;
         if let Some(away) = status.away {
             eprintln!(
                 "lockwood: unmounted; the store does not answer since {} ({}). What session {} held is let go by \
@@ -51,12 +54,12 @@ pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The mount point as the mount table names it; a dead mount cannot be resolved any further than its text.
-fn mount_point(path: &Path) -> Result<PathBuf, Failure> {
+/// The mount as the mount table has it; a dead one cannot be resolved any further than its text.
+fn ours(path: &Path) -> Result<MountEntry, Failure> {
     let absolute = path.canonicalize().or_else(|_| std::path::absolute(path))?;
     let table = mounts::own()?;
-    match table.iter().rev().find(|m| m.mount_point == absolute) {
-        Some(m) if m.fs_type == FS_TYPE => Ok(absolute),
+    match table.into_iter().rev().find(|m| m.mount_point == absolute) {
+        Some(m) if m.fs_type == FS_TYPE => Ok(m),
         Some(m) => {
             Err(format!("{}: a mount of {}, not of lockwood", path.display(), m.fs_type.display()).into())
         }
@@ -86,12 +89,32 @@ fn has_left(status: &Status) -> bool {
     others.any(|path| matches!(read_control(path, &session), Ok(None)))
 }
 
-fn wait_for_end(status: &Status) -> Result<(), Failure> {
+/// Waits until the session has ended, or will not because the tree is seen elsewhere.
+fn wait_for_end(status: &Status, device: (u32, u32)) -> Result<(), Failure> {
     let pid = status.pid;
     let process = PathBuf::from(format!("/proc/{pid}"));
     let begun = ambient::monotonic();
+    let mut next_look = LOOK_AFTER;
     let waiting = spinner("closing the store".to_owned());
     while is_running(&process) && !has_left(status) {
+        if begun.elapsed() > next_look {
+            next_look += LOOK_AFTER;
+            if let Some(elsewhere) = mounts::elsewhere(device) {
+                return Err(format!(
+                    "unmounted, but the tree is still served, and session {} goes on: {}",
+                    status.session,
+                    match elsewhere {
+                        Elsewhere::Here(path) =>
+                            format!("it is mounted at {}, too (mount --bind)", path.display()),
+                        Elsewhere::Apart(pid, path) => format!(
+                            "process {pid} sees it at {}, in a mount namespace of its own (a container?)",
+                            path.display()
+                        ),
+                    }
+                )
+                .into());
+            }
+        }
         if begun.elapsed() > CLOSE_WAIT {
             return Err(format!("unmounted, but process {pid} still closes the store").into());
         }
