@@ -112,6 +112,8 @@ Options (-o, as in mount(8)):
   passthrough=WHAT       which large files the kernel reads and writes itself, at the speed of the disk: those that are open
   to be read (read, the default), all (write: docs/semantics.md says what that costs), or none (off). Where it cannot
   (Linux before 6.9, not root, several mount points, a shared store) `lockwood status` says so
+  xattr, noxattr         have extended attributes and access control lists (default), or none: then `ls -l` of many files
+  takes half as long and less (docs/semantics.md says what that costs)
   log=FILE               where the daemon logs to (default: the file `log` in the store; of a shared
   store: /var/log/lockwood/MOUNT-POINT.log, or $XDG_STATE_HOME/lockwood/)
 Of volumes that many hosts share:

@@ -35,13 +35,15 @@ pub(super) struct Resolved {
     /// The URLs of the servers that keep the locks of a shared store; none if the store does.
     pub(super) locks: Vec<String>,
     passing: Passing,
+    /// Whether there are extended attributes and access control lists.
+    pub(super) attributes: bool,
     /// Only the kernel's options of a tree that is mounted already are to be changed.
     pub(super) remount: bool,
 }
 
 const KNOWN: &str = "ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, relatime, noatime, \
-                     allow_other, allow_root, lock_wait=SECONDS, locking=STRATEGY, threads=N, cache_size=MIB, \
-                     passthrough=off|read|write, log=FILE; \
+                     xattr, noxattr, allow_other, allow_root, lock_wait=SECONDS, locking=STRATEGY, threads=N, \
+                     cache_size=MIB, passthrough=off|read|write, log=FILE; \
                      and of shared stores: cache_ttl=SECONDS, lease=SECONDS, soft[=SECONDS], hard, allow-volatile, \
                      allow-weak, locks=URL, write-back=SIZE";
 
@@ -101,6 +103,7 @@ impl Resolved {
             locking: None,
             locks: Vec::new(),
             passing: Passing::Read,
+            attributes: true,
             remount: false,
         };
         for text in texts {
@@ -156,6 +159,8 @@ impl Resolved {
             ("passthrough", Some(value)) => {
                 return Err(format!("option passthrough={value}: off, read or write is needed").into());
             }
+            ("xattr", None) => self.attributes = true,
+            ("noxattr", None) => self.attributes = false,
             ("async", None) => self.kernel(MountOption::Async, &MountOption::Sync),
             ("dirsync", None) => self.kernel_options.push(MountOption::DirSync),
             ("atime" | "relatime", None) => {
@@ -261,6 +266,12 @@ mod tests {
         assert_eq!(resolved.settings.lock_wait, Duration::from_millis(1500));
         assert_eq!((resolved.threads(false), resolved.threads(true)), (3, 3));
         assert_eq!(resolve("").unwrap().threads(true), THREADS_SHARED);
+    }
+
+    #[test]
+    fn extended_attributes_are_there_unless_the_last_word_is_no() {
+        let attributes = |text: &str| resolve(text).unwrap().attributes;
+        assert_eq!((attributes(""), attributes("noxattr"), attributes("noxattr,xattr")), (true, false, true));
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub(super) struct Shared {
     pub(super) cache: Arc<KernelCache>,
     pub(super) flusher: Flusher,
     pub(super) passthrough: Passthrough,
+    /// Whether there are extended attributes and access control lists. The kernel asks once for what is not implemented.
+    pub(super) attributes: bool,
     /// All mounts of the process, this one among them.
     pub(super) mounts: OnceLock<Vec<Weak<Shared>>>,
     /// The root's attributes as the kernel was told them last.
@@ -126,13 +128,13 @@ impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let wanted = InitFlags::FUSE_EXPORT_SUPPORT
             | InitFlags::FUSE_DONT_MASK
-            | InitFlags::FUSE_POSIX_ACL
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_ASYNC_DIO
             | self.0.cache.capabilities();
-        for flag in wanted.iter() {
+        let lists = if self.0.attributes { InitFlags::FUSE_POSIX_ACL } else { InitFlags::empty() };
+        for flag in (wanted | lists).iter() {
             if config.add_capabilities(flag).is_err() {
                 log::warn!("this kernel lacks {flag:?}; see docs/semantics.md for what that costs");
             }
@@ -524,6 +526,9 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        if !self.0.attributes {
+            return reply.error(Errno::ENOSYS);
+        }
         if control::owns(ino) {
             return reply.error(Errno::EPERM);
         }
@@ -537,6 +542,9 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if !self.0.attributes {
+            return reply.error(Errno::ENOSYS);
+        }
         if control::owns(ino) {
             return reply.error(Errno::NO_XATTR);
         }
@@ -547,6 +555,9 @@ impl Filesystem for Adapter {
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        if !self.0.attributes {
+            return reply.error(Errno::ENOSYS);
+        }
         if control::owns(ino) {
             return reply_bytes(reply, size, &[]);
         }
@@ -557,6 +568,9 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if !self.0.attributes {
+            return reply.error(Errno::ENOSYS);
+        }
         if control::owns(ino) {
             return reply.error(Errno::NO_XATTR);
         }

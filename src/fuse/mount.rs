@@ -56,6 +56,8 @@ pub struct MountRequest {
     pub tuning: Tuning,
     /// Which backing files the kernel is to read and write itself.
     pub passing: Passing,
+    /// Whether the mount has extended attributes and access control lists.
+    pub attributes: bool,
     /// Threads that serve requests.
     pub threads: usize,
     /// Where the daemon logs to, if that is a file.
@@ -226,6 +228,7 @@ fn begin(
                     Sharing::Hosts(_) => Some("the bytes are in a store that other hosts use"),
                 },
             ),
+            attributes: request.attributes,
             mounts: OnceLock::new(),
             root: Mutex::default(),
             requests: AtomicU64::new(0),

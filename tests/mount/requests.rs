@@ -7,6 +7,8 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use crate::common::Mounted;
 
 /// Each call is made on so many names.
@@ -124,4 +126,40 @@ fn listings(mounted: &mut Mounted) {
         let file = File::open(path).unwrap();
         file.read_at(&mut [0; 10], 0).unwrap();
     });
+}
+
+/// As `ls -l` does, and whoever writes to a file.
+fn list_with_attributes(mounted: &Mounted) {
+    for entry in fs::read_dir(mounted.path("d")).unwrap() {
+        let path = entry.unwrap().path();
+        assert!(fs::symlink_metadata(&path).is_ok());
+        let list = rustix::fs::lgetxattr(&path, "system.posix_acl_access", &mut [0u8; 0]);
+        assert!(matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP)), "{list:?}");
+    }
+}
+
+#[test]
+fn a_mount_without_extended_attributes_is_not_asked_for_them() {
+    let Some(mut mounted) = Mounted::new() else { return };
+    fs::create_dir(mounted.path("d")).unwrap();
+    for n in 0..NAMES {
+        fs::write(mounted.path(&format!("d/{n}")), b"x").unwrap();
+    }
+    for (options, most, write) in [("rw", NAMES + 5, 4), ("rw,noxattr", 6, 3)] {
+        mounted.umount();
+        mounted.mount(options);
+        let counted = Counted::new(&mounted);
+        let before = counted.now();
+        list_with_attributes(&mounted);
+        let asked = counted.now() - before - counted.own;
+        assert!(asked <= most && most - asked <= 4, "{options}: {asked} requests, {most} at most");
+        counted.each("first write: OPEN, GETXATTR where there are any, WRITE, RELEASE", write, |path| {
+            let path = mounted.path("d").join(path.file_name().unwrap());
+            OpenOptions::new().write(true).open(path).unwrap().write_all(b"y").unwrap();
+        });
+        assert_eq!(mounted.status()["xattr"], options == "rw");
+    }
+    let refused = rustix::fs::setxattr(mounted.path("d"), "user.a", b"b", rustix::fs::XattrFlags::empty());
+    assert_eq!(refused, Err(Errno::OPNOTSUPP));
+    mounted.finish();
 }

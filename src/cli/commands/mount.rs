@@ -99,6 +99,7 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         settings: resolved.settings,
         tuning: resolved.tuning,
         passing,
+        attributes: resolved.attributes,
         threads,
         log: log.map(|path| path.display().to_string()),
     };

@@ -128,6 +128,9 @@ pub struct Status {
     /// `write`, all; `off`, and why.
     #[serde(default)]
     pub passthrough: String,
+    /// Whether there are extended attributes and access control lists (the option `noxattr`).
+    #[serde(default)]
+    pub xattr: bool,
     /// What is written and kept back, if it may be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_back: Option<WriteBackCounters>,
@@ -193,6 +196,7 @@ fn status(shared: &Shared) -> Result<Status> {
             requests: json!(objects.counters()),
         }),
         passthrough: shared.passthrough.status(),
+        xattr: shared.attributes,
         write_back: namespace.write_back(),
         locks: json!(namespace.locks().counters()),
         documents: json!(namespace.store().counters()),
