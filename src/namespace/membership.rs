@@ -256,24 +256,34 @@ fn agree(store: &dyn Store, own: SessionId, locks_at: Option<String>) -> Result<
         Some(servers) => format!("on {servers}"),
         None => "with the tree".to_owned(),
     };
-    for_each::<_, NamespaceError>(store, Range::All(Kind::Session), |_, stored| match &*stored?.document {
-        // Who is fenced changes nothing any more, with or without locks.
-        Document::Session(other)
-            if other.id != own
-                && matches!(other.state, SessionState::Joining | SessionState::Live)
-                && other.locks != locks_at =>
-        {
-            Err(NamespaceError::OtherLocks {
-                session: other.id,
-                pid: other.pid,
-                host: other.host.clone(),
-                mount_point: other.mount_point.clone(),
-                theirs: text(&other.locks),
-                ours: text(&locks_at),
-            })
+    // Who is fenced changes nothing any more, with or without locks.
+    let is_at_work = |other: &Session| matches!(other.state, SessionState::Joining | SessionState::Live);
+    let others = sessions_of(store)?.into_iter().filter(|other| other.id != own && is_at_work(other));
+    match others.into_iter().find(|other| other.locks != locks_at) {
+        Some(other) => Err(NamespaceError::OtherLocks {
+            session: other.id,
+            theirs: text(&other.locks),
+            ours: text(&locks_at),
+            pid: other.pid,
+            host: other.host,
+            mount_point: other.mount_point,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The sessions of a volume. One that is damaged keeps nobody from mounting, and from cleaning up after the others.
+fn sessions_of(store: &dyn Store) -> Result<Vec<Session>, StoreError> {
+    let mut sessions = Vec::new();
+    for_each::<_, StoreError>(store, Range::All(Kind::Session), |_, stored| {
+        match stored.map(|stored| Document::clone(&stored.document)) {
+            Ok(Document::Session(session)) => sessions.push(session),
+            Ok(_) => {}
+            Err(error) => log::warn!("{error}; see: lockwood check"),
         }
-        _ => Ok(()),
-    })
+        Ok(())
+    })?;
+    Ok(sessions)
 }
 
 /// Lets go of the locks that a dead session has on servers of their own. Left alone, they would end by themselves.

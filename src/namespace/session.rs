@@ -27,7 +27,7 @@ use super::write_back::WriteBack;
 use super::{Namespace, NamespaceError, Result, Settings};
 use crate::ambient;
 use crate::content::Contents;
-use crate::document::{Document, Key, Kind, Orphan, Session, SessionId, SessionState, Version, Volume};
+use crate::document::{Document, Ino, Key, Kind, Orphan, Session, SessionId, SessionState, Version, Volume};
 use crate::lock::{Broken, LockTable, Locks};
 use crate::store::redis::servers::Servers;
 use crate::store::{Commit, Range, Reader, Store, StoreError, for_each};
@@ -151,6 +151,7 @@ impl Namespace {
         info: SessionInfo,
     ) -> Result<Self> {
         let advisory = Advisory::in_process(&info.host);
+        root_is_there(&*store)?;
         let process = Process::start(store, contents.into(), settings, advisory)?;
         let dead = dead_sessions(&*process.store)?;
         if !dead.is_empty() {
@@ -186,6 +187,7 @@ impl Namespace {
         settings: Settings,
         info: SessionInfo,
     ) -> Result<Self> {
+        root_is_there(&*store)?;
         let advisory = Advisory::among_hosts(&info.host, &*store)?;
         let joined = Process::start(store, contents.into(), settings, advisory)?.join(info, lock_servers)?;
         joined.peers.live().push(joined.session);
@@ -453,6 +455,21 @@ fn dead_sessions(store: &dyn Store) -> Result<Vec<Key>> {
         Ok(())
     })?;
     Ok(dead)
+}
+
+/// Refuses a volume that has lost its root. Others may be lost with it, and what no node names any more is swept away once a
+/// session begins: of such a volume that would be the bytes of files that can still be restored.
+fn root_is_there(store: &dyn Store) -> Result<()> {
+    match store.node(Ino::ROOT)? {
+        Some((_, node)) if node.directory().is_some() => Ok(()),
+        _ => Err(StoreError::Damaged {
+            key: Key::Node(Ino::ROOT).to_string(),
+            cause:
+                "the root directory is missing; nothing was changed: run lockwood check, and restore a backup"
+                    .to_owned(),
+        }
+        .into()),
+    }
 }
 
 /// Collects what was unlinked but open when its session died, then removes the session's document: in this order, so

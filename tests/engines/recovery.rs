@@ -350,3 +350,38 @@ fn a_store_in_a_directory_is_recovered_as_the_next_mount_would() {
     let words = lockwood([OsStr::new("check"), store.as_os_str()]).ok();
     assert!(words.contains("clean") && !words.contains("leftovers"), "{words}");
 }
+
+/// Somebody has written into two documents by hand: a lock, and a session. Nobody else has to suffer for it.
+#[test]
+fn what_is_damaged_keeps_nobody_from_recovering_the_others() {
+    let Some(server) = RedisServer::start() else { return };
+    let Some(mut lonely) = Lonely::mounted(server.url("v")) else { return };
+    let written = |words: &[&str]| {
+        let mut command = Command::new("redis-cli");
+        command.args(["-p", &server.port().to_string()]).args(words);
+        let answer = run(&mut command).ok();
+        assert!(!answer.contains("ERR"), "{answer}");
+    };
+    let dead = lonely.session();
+    let held = Held::exclusive(&lonely.at("a/b"));
+    let damaged = "00000000000000ab";
+    written(&["HSET", "{v}:lock:%2Fdamaged", "version", "1", "holders", "nonsense"]);
+    written(&["HSET", &format!("{{v}}:session:{damaged}"), "version", "1", "host", "nobody"]);
+    written(&["ZADD", "{v}:index:session", "0", damaged]);
+    written(&["ZADD", "{v}:index:lock", "0", "%2Fdamaged"]);
+    signal(lonely.daemon(), Signal::KILL);
+    drop(held);
+    lonely.unmount_what_is_dead();
+    // The next mount cleans up after the dead one.
+    lonely.mount();
+    until("the dead session is gone", || !lockwood(["sessions", &lonely.url]).ok().contains(&dead));
+    fs::rename(lonely.at("a/b"), lonely.at("a/c")).unwrap();
+    let shown = lockwood(["locks", &lonely.url]);
+    assert_eq!(shown.code, 0, "{}", shown.stderr);
+    assert!(shown.stderr.contains("%2Fdamaged"), "{}", shown.stderr);
+    let refused = lonely.break_by_url(&[damaged]).refused();
+    assert!(refused.contains("damaged") && refused.contains("--force"), "{refused}");
+    lonely.break_by_url(&[damaged, "--force"]).ok();
+    let shown = lockwood(["sessions", &lonely.url]);
+    assert!(!shown.stderr.contains(damaged) && !shown.stdout.contains(damaged), "{}", shown.stderr);
+}

@@ -16,7 +16,8 @@ use crate::document::{Session, SessionId, SessionState};
 use crate::fuse::control::refusals::{self, BreakTarget};
 use crate::fuse::control::{BreakAnswer, BreakReport, BreakRequest, FencedSession};
 use crate::lock::{LockId, OperationDocument, operations_of};
-use crate::namespace::Recovered;
+use crate::namespace::{Outsider, Recovered};
+use crate::store::StoreError;
 
 pub(in crate::cli) fn run(arguments: &Break) -> Result<ExitCode, Failure> {
     let target = break_target(&arguments.what)?;
@@ -85,6 +86,9 @@ fn fence(volume: &SharedVolume, request: &BreakRequest) -> Result<BreakReport, F
     let is_live = |session: &Session| session.state == SessionState::Live;
     let condemned = match BreakTarget::parse(&request.target)? {
         BreakTarget::Session(id) => {
+            if let (None, Some(damage)) = (find(id), outsider.damage(id)?) {
+                return discard(&outsider, id, damage, request.force);
+            }
             let session = find(id).ok_or_else(|| refusals::no_session(id, volume))?;
             if !request.force && is_live(&session) {
                 let operations = operations_of(&readable(outsider.locks()?));
@@ -109,6 +113,31 @@ fn fence(volume: &SharedVolume, request: &BreakRequest) -> Result<BreakReport, F
     };
     let fenced = condemned.iter().map(|session| outsider.fence(session).map(fenced_session));
     Ok(BreakReport { operations: Vec::new(), sessions: fenced.collect::<Result<_, _>>()? })
+}
+
+/// A session that cannot be read can be neither asked nor recovered. Its document goes.
+fn discard(
+    outsider: &Outsider,
+    session: SessionId,
+    damage: StoreError,
+    force: bool,
+) -> Result<BreakReport, Failure> {
+    if !force {
+        return Err(format!(
+            "{damage}; whether the session is at work cannot be told. --force deletes the document: if the session \
+             lives, it ends, and what it holds is let go"
+        )
+        .into());
+    }
+    outsider.discard(session)?;
+    let gone = FencedSession {
+        session,
+        mount_point: "a mount point that is not known".to_owned(),
+        before: false,
+        recovered: false,
+        released: Vec::new(),
+    };
+    Ok(BreakReport { operations: Vec::new(), sessions: vec![gone] })
 }
 
 fn fenced_session(done: Recovered) -> FencedSession {

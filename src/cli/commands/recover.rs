@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::sessions;
+use super::sessions::{self, readable_session};
 use crate::cli::Failure;
 use crate::cli::args::Recover;
 use crate::cli::output::{countdown, print, print_json};
@@ -232,9 +232,7 @@ struct Left {
 fn left(store: &dyn Reader) -> Result<Left, StoreError> {
     let mut left = Left::default();
     for_each::<_, StoreError>(store, Range::All(Kind::Session), |_, stored| {
-        if let Document::Session(session) = &*stored?.document {
-            left.sessions.push(session.clone());
-        }
+        left.sessions.extend(readable_session(stored));
         Ok(())
     })?;
     for_each::<_, StoreError>(store, Range::All(Kind::Orphan), |_, stored| {

@@ -8,7 +8,7 @@ use crate::cli::Failure;
 use crate::cli::args::Sessions;
 use crate::cli::output::{age, print, print_json, table};
 use crate::cli::target::{Target, control_path, read_control};
-use crate::document::{Document, Kind, Session, SessionState};
+use crate::document::{Document, Kind, Session, SessionState, Stored};
 use crate::fuse::control::SessionText;
 use crate::lock::{OperationDocument, Timestamp, operations_of};
 use crate::store::embedded::Tuning;
@@ -65,14 +65,11 @@ pub(super) fn all(target: &Target) -> Result<Vec<Seen>, Failure> {
             });
             let operations = operations_of(&locks);
             for_each::<_, StoreError>(&*volume.open()?.0, Range::All(Kind::Session), |_, stored| {
-                if let Document::Session(session) = &*stored?.document {
+                if let Some(session) = readable_session(stored) {
                     let own = operations.iter().filter(|operation| operation.session == session.id);
                     let live = session.state == SessionState::Live;
-                    sessions.push(Seen {
-                        session: session.clone(),
-                        live,
-                        operations: own.cloned().collect(),
-                    });
+                    let operations = own.cloned().collect();
+                    sessions.push(Seen { session, live, operations });
                 }
                 Ok(())
             })?;
@@ -81,8 +78,8 @@ pub(super) fn all(target: &Target) -> Result<Vec<Seen>, Failure> {
             // Nobody has it open, so what is found ended without saying so.
             let volume = OpenVolume::open(store, &[], Tuning::default())?;
             let read = for_each::<_, StoreError>(&*volume.store, Range::All(Kind::Session), |_, stored| {
-                if let Document::Session(session) = &*stored?.document {
-                    sessions.push(Seen { session: session.clone(), live: false, operations: Vec::new() });
+                if let Some(session) = readable_session(stored) {
+                    sessions.push(Seen { session, live: false, operations: Vec::new() });
                 }
                 Ok(())
             });
@@ -92,6 +89,18 @@ pub(super) fn all(target: &Target) -> Result<Vec<Seen>, Failure> {
     }
     sessions.sort_by_key(|seen| seen.session.id);
     Ok(sessions)
+}
+
+/// None if it is damaged, which is said on standard error.
+pub(super) fn readable_session(stored: Result<Stored, StoreError>) -> Option<Session> {
+    match stored.map(|stored| Document::clone(&stored.document)) {
+        Ok(Document::Session(session)) => Some(session),
+        Ok(_) => None,
+        Err(error) => {
+            eprintln!("lockwood: {error}; see: lockwood check");
+            None
+        }
+    }
 }
 
 impl Seen {

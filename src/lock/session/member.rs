@@ -32,6 +32,8 @@ pub struct Observed {
     pub ended: Vec<SessionId>,
     /// The others but the own one, as they were read.
     pub others: Vec<Session>,
+    /// Why one that was dead could not be cleaned up after, if that is so; it is gone on with at the next look.
+    pub failed: Option<StoreError>,
 }
 
 /// A session that lives, or did.
@@ -143,8 +145,11 @@ impl Member {
     /// Reads the other ones of these sessions once, fences those that may be fenced, and recovers those that are: to be
     /// called as [`Recoverer::look`] is.
     ///
+    /// A session of which no heartbeat was confirmed lately takes nobody for dead: the server that does not answer it may
+    /// not answer them either. It begins anew to count when its own are confirmed again.
+    ///
     /// # Errors
-    /// The store's. What was begun is gone on with at the next call, by whoever calls.
+    /// The store's, of the look. One that cannot be cleaned up after keeps none of the others from it.
     pub fn observe(
         &self,
         which: Which<'_>,
@@ -153,14 +158,19 @@ impl Member {
         collect: Collect<'_>,
     ) -> Result<Observed, StoreError> {
         let own = self.id();
+        if self.standing.is_unheard() {
+            observer.retain(|_| false);
+        }
         let Census { dead, others } =
             self.recoverer.look(which, observer, &|session| session != own, is_gone)?;
-        let mut ended = Vec::new();
+        let mut observed = Observed { others, ..Observed::default() };
         for session in dead {
-            self.recoverer.recover(session.id, collect)?;
-            ended.push(session.id);
+            match self.recoverer.recover(session.id, collect) {
+                Ok(_) => observed.ended.push(session.id),
+                Err(error) => drop(observed.failed.get_or_insert(error)),
+            }
         }
-        Ok(Observed { ended, others })
+        Ok(observed)
     }
 
     /// As [`Recoverer::recover`].

@@ -208,7 +208,7 @@ impl Recoverer {
     pub fn sweep_slots(&self, observer: &mut Observer, lease: Duration) -> Result<Swept, StoreError> {
         let mut strays: BTreeMap<SessionId, Stray> = BTreeMap::new();
         for (slot, found) in self.store.insist(|| self.store.cells.list(Listed::Slots))? {
-            let CellKey::Slot(session, index) = slot else { continue };
+            let (CellKey::Slot(session, index), Ok(found)) = (slot, found) else { continue };
             let stray = strays.entry(session).or_default();
             stray.slots = stray.slots.max(index.saturating_add(1));
             stray.version = stray.version.max(found.version);
@@ -304,7 +304,10 @@ impl Recoverer {
             let page = self.store.insist(|| self.store.cells.scan(&scan))?;
             let last = page.last().map(|(key, _)| key.clone());
             let more = page.len() >= PAGE;
-            sessions.extend(page.into_iter().filter_map(|(_, found)| Some((session(&found)?, found))));
+            sessions.extend(page.into_iter().filter_map(|(_, found)| {
+                let found = found.ok()?;
+                Some((session(&found)?, found))
+            }));
             match last {
                 Some(last) if more => start = Start::After(last),
                 _ => return Ok(sessions),

@@ -63,7 +63,7 @@ impl Standing {
         if self.is_fenced() && holds(Rule::FencedSessionStops) {
             return Err(StoreError::Fenced);
         }
-        let silent = self.clock.now().saturating_sub(self.inner.lock().confirmed);
+        let silent = self.silent();
         if silent >= self.lease && holds(Rule::UnconfirmedSessionStops) {
             return Err(StoreError::Engine {
                 what: "starting a change".to_owned(),
@@ -72,6 +72,16 @@ impl Standing {
             });
         }
         Ok(())
+    }
+
+    /// Whether no heartbeat was confirmed for so long that others may have the same trouble. That is less than the time for
+    /// which theirs must stand still: they were seen up to the time between two beats earlier than that began.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.silent() >= self.lease * 3 / 4
+    }
+
+    fn silent(&self) -> Duration {
+        self.clock.now().saturating_sub(self.inner.lock().confirmed)
     }
 
     /// Notes that a heartbeat was confirmed that was not sent before `sent`.

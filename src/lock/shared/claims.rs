@@ -88,6 +88,7 @@ pub(in crate::lock) fn drop_session(store: &Store, dead: SessionId) -> Result<()
     let (mut changes, mut read) = (Vec::new(), Vec::new());
     for (key, found) in store.insist(|| store.cells.list(Listed::Locks))? {
         // One that cannot be read has no claim that anybody could honour; `lockwood check` names it.
+        let Ok(found) = found else { continue };
         let Ok(Some(record)) = in_cell(&key, Some(&found)) else { continue };
         let cell = match remove(record, now_ns(&*store.clock), of_dead) {
             Removed::Nothing => continue,

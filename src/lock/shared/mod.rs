@@ -245,6 +245,7 @@ impl SharedLocks {
     pub fn sweep(&self) -> Result<usize, LockError> {
         let mut swept = 0;
         for (key, found) in self.list()? {
+            let Ok(found) = found else { continue };
             let Ok(Some(record)) = in_cell(&key, Some(&found)) else { continue };
             let ghosts = self.ghosts(record)?;
             if !ghosts.is_empty() {

@@ -8,7 +8,7 @@ use crate::document::{LockClaim, LockRecord};
 use crate::lock::{
     HolderEntry, LockDocument, LockError, LockId, Mode, OperationEntry, Timestamp, WaiterEntry,
 };
-use crate::store::cells::{CellKey, Cells, Listed, StoredCell};
+use crate::store::cells::{CellKey, Cells, Listed, ListedCell, StoredCell};
 
 impl SharedLocks {
     /// The lock documents, in the global order; each as it was at some instant. One that is damaged is an error of its own.
@@ -29,7 +29,7 @@ impl SharedLocks {
         found.map(|found| describe(&key, &found, self.settings.id_bytes_max)).transpose()
     }
 
-    pub(super) fn list(&self) -> Result<Vec<(CellKey, StoredCell)>, LockError> {
+    pub(super) fn list(&self) -> Result<Vec<ListedCell>, LockError> {
         Ok(self.store.insist(|| self.store.cells.list(Listed::Locks))?)
     }
 }
@@ -45,11 +45,9 @@ pub fn lock_documents(
     Ok(describe_all(cells.list(Listed::Locks)?, id_bytes_max))
 }
 
-fn describe_all(
-    cells: Vec<(CellKey, StoredCell)>,
-    id_bytes_max: usize,
-) -> Vec<Result<LockDocument, LockError>> {
-    let mut documents: Vec<_> = cells.iter().map(|(key, found)| describe(key, found, id_bytes_max)).collect();
+fn describe_all(cells: Vec<ListedCell>, id_bytes_max: usize) -> Vec<Result<LockDocument, LockError>> {
+    let documents = cells.into_iter().map(|(key, found)| describe(&key, &found?, id_bytes_max));
+    let mut documents: Vec<_> = documents.collect();
     documents.sort_by_cached_key(|document| document.as_ref().ok().map(|document| document.id.clone()));
     documents
 }

@@ -47,6 +47,7 @@ fn who_is_known_is_recovered_without_a_look_at_all() {
     let (_dead, live, host) = (world.join(1), world.join(2), world.join(9));
     let mut observer = Observer::default();
     let mut look = |which: Which<'_>| {
+        host.member.beat().unwrap();
         let observed = host.member.observe(which, &mut observer, &|_| false, &|_| Ok(())).unwrap();
         host.clock.advance(QUARTER);
         live.member.beat().unwrap();
@@ -60,6 +61,55 @@ fn who_is_known_is_recovered_without_a_look_at_all() {
     assert_eq!(look(Which::Known(&known)), (vec![SessionId(1)], 1));
     assert_eq!(look(Which::Known(&known)), (vec![], 1), "it is gone");
     assert_eq!((world.state(1), world.state(2)), (None, Some(SessionState::Live)));
+}
+
+/// The server answers looks, and no heartbeats for longer than a lease; then those of one after the other.
+#[test]
+fn who_is_not_heard_takes_nobody_for_dead() {
+    let world = World::new();
+    let (other, host) = (world.join(1), world.join(9));
+    let mut observer = Observer::default();
+    let mut look = || host.member.observe(Which::All, &mut observer, &|_| false, &|_| Ok(())).unwrap().ended;
+    for quarter in 0..8 {
+        assert_eq!(look(), [], "{quarter}");
+        host.clock.advance(QUARTER);
+    }
+    host.member.beat().unwrap();
+    for quarter in 0..4 {
+        assert_eq!(look(), [], "{quarter} after it was heard");
+        host.clock.advance(QUARTER);
+        if quarter == 2 {
+            other.member.beat().unwrap();
+        }
+        host.member.beat().unwrap();
+    }
+    for _ in 0..3 {
+        assert_eq!(look(), []);
+        host.clock.advance(QUARTER);
+        host.member.beat().unwrap();
+    }
+    assert_eq!(look(), [SessionId(1)], "it has stood still for a lease in which the other was heard");
+}
+
+#[test]
+fn one_that_cannot_be_cleaned_up_after_keeps_none_of_the_others() {
+    let world = World::new();
+    let host = world.join(9);
+    for dead in 1..=3 {
+        let dead = world.join(dead);
+        dead.acquire(&hold(&format!("/{}", dead.member.id().0)), 0).unwrap().abandon();
+        host.member.recoverer().fence_by_force(dead.member.id()).unwrap();
+    }
+    let collect = |dead: SessionId| if dead.0 == 1 { Err(StoreError::NoSpace) } else { Ok(()) };
+    let mut observer = Observer::default();
+    let mut look = |collect: &dyn Fn(SessionId) -> Result<(), StoreError>| {
+        host.member.observe(Which::All, &mut observer, &|_| false, collect).unwrap()
+    };
+    let observed = look(&collect);
+    assert_eq!(observed.ended, [SessionId(2), SessionId(3)]);
+    assert!(matches!(observed.failed, Some(StoreError::NoSpace)));
+    assert_eq!(look(&|_| Ok(())).ended, [SessionId(1)]);
+    assert_eq!(world.locks(), "");
 }
 
 /// Session 1 is fenced by a session 8, which does nothing more.

@@ -8,7 +8,9 @@ use super::world::{Fault, TestClock, World, hold, rename};
 use crate::document::{Document, Ino, Key, Orphan, SessionId, SessionState, Version};
 use crate::lock::session::{Observer, Recoverer, Which};
 use crate::store::cells::memory::MemoryCells;
-use crate::store::cells::{Answers, CasError, Cell, CellKey, Cells, Change, Found, Listed, StoredCell};
+use crate::store::cells::{
+    Answers, CasError, Cell, CellKey, Cells, Change, Found, Listed, ListedCell, ScannedCell, StoredCell,
+};
 use crate::store::{Commit, Scan, Store, StoreError};
 
 /// Cells that are asked for several at once, as over a network. Of each request it notes whether there were locks before.
@@ -36,12 +38,12 @@ impl Cells for InBatches {
         self.cells.read_many(keys)
     }
 
-    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
         self.request();
         self.cells.scan(scan)
     }
 
-    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+    fn list(&self, what: Listed) -> Result<Vec<ListedCell>, StoreError> {
         self.request();
         self.cells.list(what)
     }

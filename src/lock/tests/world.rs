@@ -7,13 +7,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::ambient::Clock;
-use crate::document::{Key, Session, SessionId, SessionState, Version};
+use crate::document::{Session, SessionId, SessionState, Version};
 use crate::lock::session::state::tests::session;
 use crate::lock::session::{Member, Observer, in_cell, key};
 use crate::lock::shared::Settings;
 use crate::lock::{LockError, LockId, LockSet, Mode, SharedGuard, SharedLocks};
 use crate::store::cells::memory::MemoryCells;
-use crate::store::cells::{CasError, Cell, CellKey, Cells, Listed, StoredCell};
+use crate::store::cells::{CasError, Cell, CellKey, Cells, Listed, ListedCell, ScannedCell, StoredCell};
 use crate::store::intents::{self, IntentStore};
 use crate::store::{Scan, StoreError};
 
@@ -176,11 +176,11 @@ impl Cells for Faulty {
         self.read_as(|| self.inner.read_many(keys))
     }
 
-    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
         self.read_as(|| self.inner.scan(scan))
     }
 
-    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+    fn list(&self, what: Listed) -> Result<Vec<ListedCell>, StoreError> {
         self.read_as(|| self.inner.list(what))
     }
 
@@ -288,14 +288,15 @@ impl World {
     /// Takes away every lock document.
     pub(super) fn forget_locks(&self) {
         for (key, found) in self.cells.list(Listed::Locks).unwrap() {
-            self.cells.cas(&key, Some(found.version), None).unwrap();
+            self.cells.cas(&key, Some(found.unwrap().version), None).unwrap();
         }
     }
 
     /// The lock documents: path, holders, `<`, waiters; `+` shared and `!` exclusive, `session.operation`.
     pub(super) fn locks(&self) -> String {
         let locks = self.cells.list(Listed::Locks).unwrap();
-        let line = |(_, found): &(CellKey, StoredCell)| {
+        let line = |(_, found): &ListedCell| {
+            let found = found.as_ref().unwrap();
             let Cell::Lock(record) = &*found.cell else { panic!("{found:?}") };
             let claim = |claim: &crate::document::LockClaim| {
                 let sign = if claim.mode == Mode::Shared { '+' } else { '!' };

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{alive, collect_of, drop_locks};
+use super::{alive, collect_of, drop_locks, sessions_of};
 use crate::ambient::{self, Clock, SystemClock};
 use crate::content::Contents;
-use crate::document::{Document, Kind, Session, SessionId, SessionState, Volume};
+use crate::document::{Document, Key, Kind, Session, SessionId, SessionState, Volume};
 use crate::lock::redlock::{self, Redlock, Settings as RedlockSettings};
 use crate::lock::session::{Census, Observer, Recoverer, Standing, Swept, Which};
 use crate::lock::shared::{Settings as LockSettings, lock_documents};
@@ -20,7 +20,7 @@ use crate::namespace::{DEFAULT_LEASE, Result};
 use crate::store::cells::Cells;
 use crate::store::cells::documents::cells_of;
 use crate::store::redis::servers::Servers;
-use crate::store::{Range, Store, StoreError, for_each};
+use crate::store::{Commit, Range, Store, StoreError, for_each};
 
 /// Whoever recovers the sessions of a shared volume, and has none there.
 pub struct Outsider {
@@ -153,6 +153,28 @@ impl Outsider {
         self.recover(session)
     }
 
+    /// How the document of a session is damaged, if it is.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn damage(&self, session: SessionId) -> Result<Option<StoreError>> {
+        match self.store.get(&Key::Session(session)) {
+            Ok(_) => Ok(None),
+            Err(damaged @ StoreError::Damaged { .. }) => Ok(Some(damaged)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Deletes the document of a session that cannot be read. Without one the session changes nothing any more, and what it
+    /// claims is nobody's: the mounts of the volume take that away.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn discard(&self, session: SessionId) -> Result<()> {
+        self.store.commit(&Commit::new().delete(Key::Session(session)))?;
+        Ok(self.store.sync()?)
+    }
+
     /// Cleans up after a session that is dead, as it was read before it was fenced. When this has returned nothing of it is
     /// left, and its locks are free.
     ///
@@ -224,14 +246,7 @@ impl Outsider {
 /// # Errors
 /// The store's.
 pub fn lock_servers(store: &dyn Store) -> Result<Option<String>> {
-    let mut named = None;
-    for_each::<_, StoreError>(store, Range::All(Kind::Session), |_, stored| {
-        if let Document::Session(Session { locks: Some(servers), state, .. }) = &*stored?.document
-            && (named.is_none() || *state == SessionState::Live)
-        {
-            named = Some(servers.clone());
-        }
-        Ok(())
-    })?;
-    Ok(named)
+    let mut sessions = sessions_of(store)?;
+    sessions.sort_by_key(|session| session.state != SessionState::Live);
+    Ok(sessions.into_iter().find_map(|session| session.locks))
 }

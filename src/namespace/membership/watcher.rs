@@ -70,8 +70,8 @@ impl Watcher {
             if now >= not_before && (all || (now >= next && !memory.others.is_empty())) {
                 let known: Vec<SessionId> = memory.others.iter().map(|session| session.id).collect();
                 let which = if all { Which::All } else { Which::Known(&known) };
-                match self.look(which, &mut memory, boot_id) {
-                    Ok(()) => {
+                let failed = match self.look(which, &mut memory, boot_id) {
+                    Ok(failed) => {
                         let others = memory.others.iter().map(|session| session.id);
                         self.bell.know(others.chain([self.member.id()]));
                         next = now + glance_every(memory.others.len(), self.lease);
@@ -79,24 +79,34 @@ impl Watcher {
                             next_of_all = now + self.lease / BEATS_PER_LEASE;
                             self.tidy(&mut memory);
                         }
-                        (all, failing) = (false, false);
+                        failed.map(|error| ("a dead session could not be cleaned up after", error))
                     }
-                    Err(StoreError::Fenced) => {}
-                    Err(error) => {
-                        if !failing {
-                            log::warn!("the other sessions could not be looked at: {error}; trying again");
-                        }
-                        not_before = self.bell.now() + GLANCE;
-                        failing = true;
+                    Err(StoreError::Fenced) => continue,
+                    Err(error) => Some(("the other sessions could not be looked at", error)),
+                };
+                // A look at all, which may have been for the sake of a new session, and what is left of the dead do not
+                // wait for the next one.
+                all = failed.is_some();
+                if let Some((what, error)) = failed {
+                    if !failing {
+                        log::warn!("{what}: {error}; trying again");
                     }
+                    not_before = self.bell.now() + GLANCE;
                 }
+                failing = all;
             }
             self.bell.wait_until_closed(LOOK_HERE);
         }
     }
 
-    /// Looks at the others of these sessions, cleans up after the dead, and remembers those that live on.
-    fn look(&self, which: Which<'_>, memory: &mut Memory, boot_id: &str) -> Result<(), StoreError> {
+    /// Looks at the others of these sessions, cleans up after the dead, and remembers those that live on. Returns why one of
+    /// the dead is left, if one is.
+    fn look(
+        &self,
+        which: Which<'_>,
+        memory: &mut Memory,
+        boot_id: &str,
+    ) -> Result<Option<StoreError>, StoreError> {
         let is_gone = |session: &Session| alive::is_gone(session, boot_id);
         let collect = |dead| collect_of(&*self.store, &self.collector, dead);
         let observed = self.member.observe(which, &mut memory.observer, &is_gone, &collect)?;
@@ -112,7 +122,7 @@ impl Watcher {
         if !observed.ended.is_empty() || !before.iter().all(lives) {
             memory.looks_for_strays = LOOKS_FOR_STRAYS;
         }
-        Ok(())
+        Ok(observed.failed)
     }
 
     /// Looks for what operations and commits have left, from time to time.

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use super::{CasError, Cell, CellKey, Cells, Change, Listed, MarkedDocument, StoredCell};
+use super::{
+    CasError, Cell, CellKey, Cells, Change, Listed, ListedCell, MarkedDocument, ScannedCell, StoredCell,
+};
 use crate::document::{Document, Key, Kind, Stored, Version};
 use crate::store::{Commit, CommitError, Intents, Range, Scan, Store, StoreError, for_each};
 
@@ -64,16 +66,17 @@ impl Cells for DocumentCells {
         Ok(self.store.get_many(&keys)?.into_iter().map(|stored| stored.map(cell)).collect())
     }
 
-    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
-        self.store.scan(scan)?.into_iter().map(|(key, stored)| Ok((key, cell(stored?)))).collect()
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
+        let page = self.store.scan(scan)?;
+        Ok(page.into_iter().map(|(key, stored)| (key, stored.map(cell))).collect())
     }
 
-    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+    fn list(&self, what: Listed) -> Result<Vec<ListedCell>, StoreError> {
         let mut listed = Vec::new();
         if what == Listed::Locks {
             for_each::<_, StoreError>(&*self.store, Range::All(Kind::Lock), |key, stored| {
                 if let Key::Lock(id) = key {
-                    listed.push((CellKey::Lock(id), cell(stored?)));
+                    listed.push((CellKey::Lock(id), stored.map(cell)));
                 }
                 Ok(())
             })?;

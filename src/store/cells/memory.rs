@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use parking_lot::Mutex;
 
-use super::{CasError, Cell, CellKey, Cells, Listed, StoredCell};
+use super::{CasError, Cell, CellKey, Cells, Listed, ListedCell, ScannedCell, StoredCell};
 use crate::document::{Key, Version};
 use crate::store::scan::{Pager, bounds};
 use crate::store::{Scan, StoreError};
@@ -60,7 +60,7 @@ impl Cells for MemoryCells {
         Ok(self.inner.lock().cells.get(&Slot::of(key)).cloned())
     }
 
-    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
         let (kind, from, prefix) = bounds(scan);
         let from = from.map(|bytes| Slot::Document(kind, bytes));
         let inner = self.inner.lock();
@@ -75,19 +75,19 @@ impl Cells for MemoryCells {
             if !pager.admits(page.len(), &key) {
                 break;
             }
-            page.push((key, cell.clone()));
+            page.push((key, Ok(cell.clone())));
         }
         Ok(page)
     }
 
-    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+    fn list(&self, what: Listed) -> Result<Vec<ListedCell>, StoreError> {
         let inner = self.inner.lock();
         let wanted = |slot: &Slot| match (slot, what) {
             (Slot::Other(key @ CellKey::Lock(_)), Listed::Locks)
             | (Slot::Other(key @ CellKey::Slot(..)), Listed::Slots) => Some(key.clone()),
             _ => None,
         };
-        Ok(inner.cells.iter().filter_map(|(slot, cell)| Some((wanted(slot)?, cell.clone()))).collect())
+        Ok(inner.cells.iter().filter_map(|(slot, cell)| Some((wanted(slot)?, Ok(cell.clone())))).collect())
     }
 
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {

@@ -59,6 +59,12 @@ pub struct StoredCell {
     pub cell: Arc<Cell>,
 }
 
+/// One of a page, or how it is damaged.
+pub type ScannedCell = (Key, Result<StoredCell, StoreError>);
+
+/// One of those that are listed, or how it is damaged.
+pub type ListedCell = (CellKey, Result<StoredCell, StoreError>);
+
 /// What was read of several cells.
 pub type Found = Result<Vec<Option<StoredCell>>, StoreError>;
 
@@ -95,17 +101,19 @@ pub trait Cells: Send + Sync {
 
     /// One page of the documents of a range, as [`Reader::scan`](crate::store::Reader::scan) pages it, those with no
     /// document but a mark included: all as they are at *one* instant between call and return. Without that a reader
-    /// could see both names of a renamed file, or neither, and no mark would tell it so.
+    /// could see both names of a renamed file, or neither, and no mark would tell it so. One that is damaged hides none of
+    /// the others.
     ///
     /// # Errors
     /// As the engine fails.
-    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError>;
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError>;
 
-    /// All lock documents, or all slots of a session, that exist; not a snapshot.
+    /// All lock documents, or all slots of every session, that exist; not a snapshot. One that is damaged hides none of the
+    /// others.
     ///
     /// # Errors
     /// As the engine fails.
-    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError>;
+    fn list(&self, what: Listed) -> Result<Vec<ListedCell>, StoreError>;
 
     /// Makes, replaces (`cell` given) or deletes (none) the cell under `key` if it is at `expected`, none meaning that there
     /// is no such cell. Returns its new version; after a deletion that number means nothing.

@@ -188,6 +188,8 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         let mut known: BTreeMap<IntentId, Option<Slot>> = BTreeMap::new();
         for round in 0.. {
             let cells = self.requests.scan(scan)?;
+            let cells = cells.into_iter().map(|(key, found)| Ok((key, found?)));
+            let cells = cells.collect::<Result<Vec<_>, StoreError>>()?;
             let unknown = cells.iter().map(|(key, stored)| (key, stored));
             let slots = self.read_slots(unknown)?;
             let mut again = false;

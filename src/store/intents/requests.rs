@@ -21,7 +21,8 @@ use crate::document::{Key, Kind, Version};
 use crate::later::UnderWay;
 use crate::rules::{self, Rule};
 use crate::store::cells::{
-    Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, MarkedDocument, StoredCell,
+    Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, MarkedDocument, ScannedCell,
+    StoredCell,
 };
 use crate::store::{Scan, StoreError};
 
@@ -95,7 +96,7 @@ impl<C: Cells + ?Sized> Requests<C> {
     }
 
     /// A page, marks included.
-    pub(super) fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+    pub(super) fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
         self.retry(|cells| cells.scan(scan))
     }
 

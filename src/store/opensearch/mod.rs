@@ -27,7 +27,8 @@ use serde_json::{Value, json};
 
 use self::link::{Failed, Link, Reply, Request, Sent, engine, explain};
 use super::cells::{
-    Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell,
+    Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, ListedCell,
+    ScannedCell, StoredCell,
 };
 use super::intents::shared::Remote;
 use super::outage::Outage;
@@ -191,7 +192,7 @@ impl Cells for OpenSearchCells {
         self.found_of(keys, &self.reading(keys), None)
     }
 
-    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
         let (kind, from, prefix) = bounds(scan);
         let mut keys = match from {
             Bound::Included(from) => json!({ "gte": ids::hex(&from) }),
@@ -222,8 +223,8 @@ impl Cells for OpenSearchCells {
                     is_whole = true;
                     break;
                 }
-                let cell = Self::found(&CellKey::Document(key.clone()), hit)?;
-                page.push((key, cell));
+                let found = Self::found(&CellKey::Document(key.clone()), hit);
+                page.push((key, found));
             }
             if is_whole {
                 return Ok(page);
@@ -232,7 +233,7 @@ impl Cells for OpenSearchCells {
         }
     }
 
-    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+    fn list(&self, what: Listed) -> Result<Vec<ListedCell>, StoreError> {
         let mut listed = Vec::new();
         match what {
             Listed::Locks => {
@@ -242,8 +243,12 @@ impl Cells for OpenSearchCells {
                     let more = page.len() >= PAGE;
                     start = page.last().map_or(Start::First, |(key, _)| Start::After(key.clone()));
                     for (key, stored) in page {
-                        let (Key::Lock(id), Some(cell)) = (key, as_lock(&stored)) else { continue };
-                        listed.push((CellKey::Lock(id), StoredCell { cell: cell.into(), ..stored }));
+                        let Key::Lock(id) = key else { continue };
+                        let found = stored.map(|stored| match as_lock(&stored) {
+                            Some(cell) => StoredCell { cell: cell.into(), ..stored },
+                            None => stored,
+                        });
+                        listed.push((CellKey::Lock(id), found));
                     }
                     if !more {
                         return Ok(listed);
@@ -257,7 +262,8 @@ impl Cells for OpenSearchCells {
                     for hit in &hits {
                         let bytes = key_of(hit)?;
                         let Some(key) = slot_key(&bytes) else { continue };
-                        listed.push((key.clone(), Self::found(&key, hit)?));
+                        let found = Self::found(&key, hit);
+                        listed.push((key, found));
                         keys = json!({ "gt": ids::hex(&bytes) });
                     }
                     if hits.len() < PAGE {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lockwood::ambient::{Clock, SystemClock};
 use lockwood::document::{Content, Document, Entry, FileKind, Ino, Key, Name, SessionId, Version};
 use lockwood::store::cells::memory::MemoryCells;
-use lockwood::store::cells::{CasError, Cell, CellKey, Cells, Listed, StoredCell};
+use lockwood::store::cells::{CasError, Cell, CellKey, Cells, Listed, ListedCell, ScannedCell, StoredCell};
 use lockwood::store::intents::{IntentStore, create_slots};
 use lockwood::store::{Commit, Reader, Scan, Store, StoreError};
 use parking_lot::Mutex;
@@ -25,11 +25,11 @@ impl Cells for Meddled {
         self.cells.read(key)
     }
 
-    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
         self.cells.scan(scan)
     }
 
-    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+    fn list(&self, what: Listed) -> Result<Vec<ListedCell>, StoreError> {
         self.cells.list(what)
     }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use lockwood::document::{Key, Version};
+use lockwood::document::Version;
 use lockwood::store::cells::{
-    Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, StoredCell,
+    Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, ListedCell,
+    ScannedCell, StoredCell,
 };
 use lockwood::store::{Scan, StoreError};
 
@@ -122,27 +123,27 @@ impl Cells for SimCells {
         (answers.into_iter().flatten().collect(), equal)
     }
 
-    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
         self.arrive(scan)?;
         let page = self.world.cells.scan(scan)?;
         self.world.event(
             || {
                 let shown: Vec<_> =
-                    page.iter().map(|(key, cell)| format!("{key} {}", show(Some(cell)))).collect();
+                    page.iter().map(|(key, cell)| format!("{key} {}", show(cell.as_ref().ok()))).collect();
                 format!("{} scans {:?}: {shown:?}", self.world.who(), scan.range)
             },
-            |mix| page.iter().for_each(|(_, cell)| mix(cell.version.0)),
+            |mix| page.iter().for_each(|(_, cell)| mix(version_of(cell))),
         );
         self.world.maybe_turn(self.host)?;
         Ok(page)
     }
 
-    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+    fn list(&self, what: Listed) -> Result<Vec<ListedCell>, StoreError> {
         self.arrive(&what)?;
         let listed = self.world.cells.list(what)?;
         self.world.event(
             || format!("{} lists {what:?}: {}", self.world.who(), listed.len()),
-            |mix| listed.iter().for_each(|(_, cell)| mix(cell.version.0)),
+            |mix| listed.iter().for_each(|(_, cell)| mix(version_of(cell))),
         );
         Ok(listed)
     }
@@ -220,4 +221,9 @@ pub(super) fn show_cell(cell: &Cell) -> String {
             format!("lock held {:?} wanted {:?}", claims(&lock.holders), claims(&lock.waiters))
         }
     }
+}
+
+/// Nothing is damaged here.
+fn version_of(found: &Result<StoredCell, StoreError>) -> u64 {
+    found.as_ref().map_or(0, |found| found.version.0)
 }

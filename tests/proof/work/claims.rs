@@ -67,7 +67,8 @@ pub(crate) fn is_over(session: SessionId, truth: &Truth, cells: &MemoryCells) ->
         Some(SessionState::Joining | SessionState::Live) => false,
         Some(SessionState::Fenced) => {
             let slots = cells.list(Listed::Slots).unwrap_or_default();
-            slots.iter().all(|(key, stored)| match (key, &*stored.cell) {
+            let mut slots = slots.iter().filter_map(|(key, stored)| Some((key, stored.as_ref().ok()?)));
+            slots.all(|(key, stored)| match (key, &*stored.cell) {
                 (CellKey::Slot(of, _), Cell::Slot(slot)) => *of != session || slot.state == SlotState::Sealed,
                 _ => true,
             })
@@ -210,7 +211,8 @@ impl Claims {
             Some(SessionState::Fenced) if truth.was_settled(session) => Ok(()),
             Some(SessionState::Fenced) => {
                 let locks = cells.list(Listed::Locks).map_err(|error| error.to_string())?;
-                let left = locks.iter().flat_map(|(key, stored)| match &*stored.cell {
+                let locks = locks.iter().filter_map(|(key, stored)| Some((key, stored.as_ref().ok()?)));
+                let left = locks.flat_map(|(key, stored)| match &*stored.cell {
                     Cell::Lock(record) => {
                         let all = record.holders.iter().chain(&record.waiters);
                         all.map(|claim| (key.clone(), op_of(claim))).collect()

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
-use crate::document::{Key, Version};
+use crate::document::Version;
 use crate::store::cells::memory::MemoryCells;
-use crate::store::cells::{Answers, CasError, Cell, CellKey, Cells, Change, Compared, Listed, StoredCell};
+use crate::store::cells::{
+    Answers, CasError, Cell, CellKey, Cells, Change, Compared, Listed, ListedCell, ScannedCell, StoredCell,
+};
 use crate::store::{Scan, StoreError};
 
 /// The cells, and what is shown instead.
@@ -28,11 +30,11 @@ impl Cells for Behind {
         }
     }
 
-    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
         self.cells.scan(scan)
     }
 
-    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+    fn list(&self, what: Listed) -> Result<Vec<ListedCell>, StoreError> {
         self.cells.list(what)
     }
 

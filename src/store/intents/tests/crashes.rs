@@ -77,7 +77,7 @@ impl World {
         let of_victim = |key: &CellKey| matches!(key, CellKey::Slot(SessionId(VICTIM), _));
         let slots = cells.list(Listed::Slots).unwrap().into_iter().filter(|(key, _)| of_victim(key));
         let states: Vec<_> = slots
-            .map(|(_, stored)| match &*stored.cell {
+            .map(|(_, stored)| match &*stored.unwrap().cell {
                 Cell::Slot(slot) => slot.state,
                 other => panic!("{other:?}"),
             })

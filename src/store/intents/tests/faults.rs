@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
-use crate::document::{Key, Version};
+use crate::document::Version;
 use crate::store::cells::memory::MemoryCells;
-use crate::store::cells::{Answers, CasError, Cell, CellKey, Cells, Change, Listed, StoredCell};
+use crate::store::cells::{
+    Answers, CasError, Cell, CellKey, Cells, Change, Listed, ListedCell, ScannedCell, StoredCell,
+};
 use crate::store::{Scan, StoreError};
 
 /// What happens to the requests from a given one on.
@@ -113,11 +115,11 @@ impl Cells for Faulty {
         self.read_with(|cells| cells.read_many(keys))
     }
 
-    fn scan(&self, scan: &Scan) -> Result<Vec<(Key, StoredCell)>, StoreError> {
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
         self.read_with(|cells| cells.scan(scan))
     }
 
-    fn list(&self, what: Listed) -> Result<Vec<(CellKey, StoredCell)>, StoreError> {
+    fn list(&self, what: Listed) -> Result<Vec<ListedCell>, StoreError> {
         self.read_with(|cells| cells.list(what))
     }
 
