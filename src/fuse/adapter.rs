@@ -221,7 +221,7 @@ impl Filesystem for Adapter {
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
         match self.namespace().readlink(Ino(ino.0)) {
             Ok(target) => reply.data(&target),
-            Err(error) => reply.error(failed("readlink", ino)(error)),
+            Err(error) => reply.error(self.failed_by_name("readlink", ino)(error)),
         }
     }
 
@@ -334,7 +334,7 @@ impl Filesystem for Adapter {
         }
         match self.namespace().read(Ino(ino.0), offset, size) {
             Ok(bytes) => reply.data(&bytes),
-            Err(error) => reply.error(failed("read", ino)(error)),
+            Err(error) => reply.error(self.failed_by_name("read", ino)(error)),
         }
     }
 
@@ -567,14 +567,14 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         if !self.0.attributes {
             return reply.error(Errno::ENOSYS);
         }
         if control::owns(ino) {
             return reply.error(Errno::NO_XATTR);
         }
-        let removed = self.namespace().remove_attribute(Ino(ino.0), name.as_bytes());
+        let removed = self.namespace().remove_attribute(caller(request), Ino(ino.0), name.as_bytes());
         reply_empty(reply, removed.map_err(self.failed_by_name("removexattr", ino)));
     }
 
@@ -623,7 +623,7 @@ impl Filesystem for Adapter {
         match found.map(i64::try_from) {
             Ok(Ok(offset)) => reply.offset(offset),
             Ok(Err(_)) => reply.error(Errno::EOVERFLOW),
-            Err(error) => reply.error(failed("lseek", ino)(error)),
+            Err(error) => reply.error(self.failed_by_name("lseek", ino)(error)),
         }
     }
 

@@ -41,7 +41,7 @@ impl Adapter {
         };
         match written {
             Ok(privileges) => self.tell(ino, privileges),
-            Err(error) => return reply.error(failed("write", ino)(error)),
+            Err(error) => return reply.error(self.failed_by_name("write", ino)(error)),
         }
         let written = data.len() as u32;
         // Of a write that fills no pages of its own Linux does not ask for the sync that O_SYNC stands for.
@@ -52,7 +52,7 @@ impl Adapter {
         }
         self.aside(move |adapter| match adapter.namespace().fsync(Ino(ino.0), true) {
             Ok(()) => reply.written(written),
-            Err(error) => reply.error(failed("write", ino)(error)),
+            Err(error) => reply.error(adapter.failed_by_name("write", ino)(error)),
         });
     }
 

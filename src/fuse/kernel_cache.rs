@@ -279,10 +279,10 @@ impl KernelCache {
         }
     }
 
-    /// Whether the kernel may have a name, of which other hosts know better, for this regular file.
+    /// Whether the kernel may have a name for this inode under which there is another one by now, and finds that one if it
+    /// looks again. With other mounts that is so of regular files alone.
     pub(super) fn may_misname(&self, ino: Ino) -> bool {
-        matches!(self.sharing, Sharing::Hosts(_))
-            && self.shard(ino).lock().get(&ino).is_some_and(|given| given.is_file)
+        self.sharing == Sharing::Alone || self.shard(ino).lock().get(&ino).is_some_and(|given| given.is_file)
     }
 
     /// The kernel has forgotten an inode that it was given so often.

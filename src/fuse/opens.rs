@@ -33,9 +33,9 @@ impl Adapter {
     }
 
     /// What is answered when a request fails which Linux makes of an inode that it found by a name, and maybe by one that it
-    /// remembers. What stood under that name may have been replaced on another host: so of a file that is gone it is told
-    /// to walk the path anew. Of a directory it is not: walks cross so many, which others remove meanwhile, that the second
-    /// fails too.
+    /// remembers. What stood under that name may have been replaced, on another host or by a rename of which the kernel has
+    /// not been answered yet: so of a file that is gone it is told to walk the path anew. Of a directory that other mounts
+    /// may have removed it is not: walks cross so many of them that the second fails too.
     pub(super) fn failed_by_name(
         &self,
         operation: &'static str,
@@ -94,11 +94,9 @@ impl Adapter {
         let created = control::refuse(parent, bytes).and_then(|()| name(bytes)).and_then(|name| {
             let make = Make { parent: Ino(parent.0), name: &name, what: What::Regular, mode, umask, caller };
             match self.namespace().create(&make) {
-                // Another host was first, and whoever does not insist on making the file wants that one. The kernel opens
+                // Another mount was first, and whoever does not insist on making the file wants that one. The kernel opens
                 // it, since it has to look first whether the caller may.
-                Err(NamespaceError::Exists) if self.0.namespace.is_shared() && flags & libc::O_EXCL == 0 => {
-                    Err(NamespaceError::Stale)
-                }
+                Err(NamespaceError::Exists) if flags & libc::O_EXCL == 0 => Err(NamespaceError::Stale),
                 outcome => outcome,
             }
         });

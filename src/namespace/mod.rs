@@ -86,6 +86,33 @@ impl Caller {
         self.uid == 0
     }
 
+    /// Refuses what only the owner may do. The kernel has looked, at the owner that it knew: the file may have been given to
+    /// somebody else since, through another mount. It is told to look again.
+    ///
+    /// # Errors
+    /// `Stale`.
+    fn may_as_owner(self, node: &Node) -> Result<()> {
+        if self.uid == 0 || self.uid == node.uid || self.is_privileged() {
+            return Ok(());
+        }
+        Err(NamespaceError::Stale)
+    }
+
+    /// Whether /proc says that the caller has CAP_FOWNER or CAP_CHOWN, where the mount's own user namespace grants them.
+    fn is_privileged(self) -> bool {
+        const CAPABILITIES: u64 = (1 << 0) | (1 << 3);
+        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
+        let effective = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+            let digits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+            u64::from_str_radix(digits.trim(), 16).ok()
+        };
+        let own = namespace("self");
+        own.is_some()
+            && namespace(&self.pid.to_string()) == own
+            && effective().is_some_and(|all| all & CAPABILITIES != 0)
+    }
+
     /// Whether the caller is in `gid`, by its primary group or, as far as /proc tells, by another one.
     fn in_group(self, gid: u32) -> bool {
         let listed = || {

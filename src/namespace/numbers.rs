@@ -43,6 +43,18 @@ impl InodeNumbers {
         }
     }
 
+    /// Uses none of the numbers any more among which this one is: it was found taken. A store that has lost what it had
+    /// acknowledged, as a server that takes over may have, gives them out once more.
+    pub(super) fn give_up(&self, taken: Ino) {
+        log::warn!(
+            "inode {taken} is there already: the store has lost that its number was reserved; taking others"
+        );
+        let mut block = self.block.lock();
+        if (block.end.saturating_sub(BLOCK)..block.end).contains(&taken.0) {
+            *block = 0..0;
+        }
+    }
+
     fn reserve(&self) -> Result<std::ops::Range<u64>> {
         let stored = self.store.get(&Key::Volume)?;
         let volume = stored.as_ref().and_then(|s| match &*s.document {

@@ -23,6 +23,7 @@ mod mount8;
 mod overlay;
 mod passthrough;
 mod queue;
+mod replaced;
 mod requests;
 mod steer;
 mod strategies;

@@ -29,6 +29,15 @@ pub struct Change {
     pub mtime: Option<Time>,
 }
 
+impl Change {
+    /// Whether only the owner may make it, and who may act as the owner. To others the kernel allows sizes, and the time of
+    /// the change.
+    fn is_of_the_owner(&self) -> bool {
+        let sets = |time| matches!(time, Some(Time::At(_)));
+        self.mode.or(self.uid).or(self.gid).is_some() || sets(self.atime) || sets(self.mtime)
+    }
+}
+
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
@@ -65,6 +74,9 @@ impl Namespace {
             // Bytes apart from the node change before and after the commit; a fence waits for all.
             let _pass = self.gate.enter()?;
             let (version, old) = self.node_to_change(ino)?;
+            if change.is_of_the_owner() {
+                caller.may_as_owner(&old)?;
+            }
             let mut node = (*old).clone();
             let mut commit = Commit::new().at(Key::Node(ino), version);
             let now = self.now();

@@ -68,11 +68,17 @@ impl Namespace {
     /// # Errors
     /// `Exists`; `NotFound` if the parent has been removed; `NotADirectory`.
     pub fn make(&self, make: &Make<'_>) -> Result<Found> {
-        let ino = self.numbers.take()?;
-        self.make_as(ino, make)
+        loop {
+            let ino = self.numbers.take()?;
+            match self.make_as(ino, make)? {
+                Some(found) => return Ok(found),
+                None => self.numbers.give_up(ino),
+            }
+        }
     }
 
-    pub(super) fn make_as(&self, ino: Ino, make: &Make<'_>) -> Result<Found> {
+    /// The same under this number; none if that is taken.
+    pub(super) fn make_as(&self, ino: Ino, make: &Make<'_>) -> Result<Option<Found>> {
         let entry_key = Key::Entry(make.parent, make.name.clone());
         self.retry(|| {
             let (_, parent) = self.live_node(make.parent)?;
@@ -87,6 +93,7 @@ impl Namespace {
             let mut commit = Commit::new()
                 .put(entry_key.clone(), Document::Entry(Entry { ino, kind }))
                 .put(Key::Node(ino), Document::Node(node.clone()))
+                .absent(Key::Node(ino))
                 .merge(Key::Node(make.parent), NodeDelta::entries_changed(1, subdirectories, now));
             if holds(Rule::CreateChecksAbsence) {
                 commit = commit.absent(entry_key.clone());
@@ -96,8 +103,9 @@ impl Namespace {
             }
             match self.commit(&commit) {
                 // Not read anew: others may have removed it by now.
-                Ok(version) => Ok((ino, NodeRef::written(version, node))),
+                Ok(version) => Ok(Some((ino, NodeRef::written(version, node)))),
                 Err(NamespaceError::Conflict(key)) if key == entry_key => Err(NamespaceError::Exists),
+                Err(NamespaceError::Conflict(key)) if key == Key::Node(ino) => Ok(None),
                 Err(NamespaceError::Conflict(_)) => Err(NamespaceError::NotFound),
                 Err(other) => Err(other),
             }

@@ -65,11 +65,10 @@ impl Namespace {
         // Who is about to run the file must not find privileges that a write has taken.
         let caught_up = self.catch_up_in_turn(&pin, ino);
         let (version, node) = match self.live_node(ino) {
-            // Who has it open here may open it once more; others were led to it by a name that is gone.
-            Ok((_, node)) if node.nlink == 0 && life.opens == 0 && self.is_shared() => {
-                return Err(NamespaceError::Stale);
-            }
-            Err(NamespaceError::NotFound) if self.is_shared() => return Err(NamespaceError::Stale),
+            // Who has it open here may open it once more; others were led to it by a name that is gone, and under which
+            // there may be another file by now: a rename that replaces one is in the tree before the kernel knows of it.
+            Ok((_, node)) if node.nlink == 0 && life.opens == 0 => return Err(NamespaceError::Stale),
+            Err(NamespaceError::NotFound) => return Err(NamespaceError::Stale),
             found => found?,
         };
         let privileges = match caught_up {
@@ -92,13 +91,20 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::make`].
     pub fn create(&self, make: &Make<'_>) -> Result<Found> {
-        let ino = self.numbers.take()?;
-        // Opened before it has a name: whoever unlinks it at once finds it open.
-        let pin = self.inodes.pin(ino);
-        pin.life.lock().opens += 1;
-        let made = self.make_as(ino, make).inspect_err(|_| pin.life.lock().opens -= 1)?;
-        self.count_open(ino);
-        Ok(made)
+        loop {
+            let ino = self.numbers.take()?;
+            // Opened before it has a name: whoever unlinks it at once finds it open.
+            let pin = self.inodes.pin(ino);
+            pin.life.lock().opens += 1;
+            let made = self.make_as(ino, make);
+            if let Ok(Some(found)) = made {
+                self.count_open(ino);
+                return Ok(found);
+            }
+            pin.life.lock().opens -= 1;
+            made?;
+            self.numbers.give_up(ino);
+        }
     }
 
     fn count_open(&self, ino: Ino) {

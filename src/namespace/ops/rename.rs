@@ -392,7 +392,8 @@ impl Namespace {
         };
         let node = Node { ctime: now, ..self.whiteout_node(&make)? };
         let entry = Entry { ino, kind: FileKind::CharDevice };
-        Ok(commit.put(rename.source_key(), Document::Entry(entry)).put(Key::Node(ino), Document::Node(node)))
+        let commit = commit.put(rename.source_key(), Document::Entry(entry)).absent(Key::Node(ino));
+        Ok(commit.put(Key::Node(ino), Document::Node(node)))
     }
 }
 

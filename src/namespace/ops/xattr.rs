@@ -118,13 +118,18 @@ impl Namespace {
     ///
     /// # Errors
     /// `NoAttribute`.
-    pub fn remove_attribute(&self, ino: Ino, name: &[u8]) -> Result<()> {
+    pub fn remove_attribute(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.retry(|| {
             let (version, old) = self.node_to_change(ino)?;
             let key = Key::Xattr(ino, name.into());
+            let is_list = name == acl::ACCESS || name == acl::DEFAULT;
+            if is_list {
+                caller.may_as_owner(&old)?;
+            }
             if old.xattrs == 0 || self.store.get(&key)?.is_none() {
-                return Err(NamespaceError::NoAttribute);
+                // An access control list that is not there says what the mode says, and stays so.
+                return if is_list { Ok(()) } else { Err(NamespaceError::NoAttribute) };
             }
             let mut node = (*old).clone();
             node.xattrs -= 1;
@@ -145,6 +150,7 @@ fn apply_list(caller: Caller, name: &[u8], value: &[u8], old: &NodeRef, node: &m
     if old.kind() == FileKind::Symlink {
         return Err(NamespaceError::Unsupported("access control lists of symbolic links"));
     }
+    caller.may_as_owner(old)?;
     if value.is_empty() {
         return Ok(false);
     }

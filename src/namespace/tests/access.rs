@@ -106,7 +106,7 @@ fn chmod_and_the_list_say_the_same() {
         *world.get_attribute(f, ACCESS).unwrap(),
         *acl(&[(OWNER, 6, 0), (USER, 7, 1000), (GROUP, 5, 0), (MASK, 4, 0), (OTHERS, 1, 0)])
     );
-    world.remove_attribute(f, ACCESS).unwrap();
+    world.remove_attribute(Caller::ROOT, f, ACCESS).unwrap();
     assert_eq!(world.node(f).xattrs, 0);
     world.finish();
 }
@@ -128,6 +128,7 @@ fn lists_that_make_no_sense_are_refused() {
     let f = world.file(ROOT, "f");
     let link = world.make(ROOT, "l", What::Symlink(b"x".to_vec()), 0o777, ADA).unwrap();
     let list = shared_with_ada(7);
+    chown(&world, f, ADA.uid, ADA.gid);
     let set = |ino, name, value: &[u8]| world.set_attribute(ADA, ino, name, value, SetMode::Any);
     refused!(set(f, ACCESS, &list[..10]), E::Invalid(_));
     refused!(set(f, DEFAULT, &list), E::NotPermitted(_));
@@ -238,4 +239,22 @@ fn capabilities_go_when_the_content_or_the_owner_changes() {
         assert_eq!(world.node(f).xattrs, 1);
     }
     world.finish();
+}
+
+/// Its kernel may take him for the owner still.
+#[test]
+fn who_was_the_owner_before_is_told_to_look_again() {
+    let world = World::new();
+    let f = world.file(ROOT, "f");
+    let change = |change: Change| world.change(ADA, f, &change).map(drop);
+    world.change(Caller::ROOT, f, &Change { uid: Some(ADA.uid), ..Change::default() }).unwrap();
+    change(Change { mode: Some(0o700), ..Change::default() }).unwrap();
+    world.change(Caller::ROOT, f, &Change { uid: Some(0), ..Change::default() }).unwrap();
+    refused!(change(Change { mode: Some(0o4755), ..Change::default() }), E::Stale);
+    refused!(change(Change { uid: Some(ADA.uid), ..Change::default() }), E::Stale);
+    let acl = world.set_attribute(ADA, f, ACCESS, b"", SetMode::Any);
+    refused!(acl, E::Stale);
+    // What a mode lets others do is the kernel's to judge.
+    change(Change { size: Some(1), ..Change::default() }).unwrap();
+    assert_eq!(world.node(f).mode, 0o700);
 }

@@ -245,7 +245,7 @@ fn an_open_and_the_last_unlink_leave_an_open_file_or_none() {
                 world.close_file(f).unwrap();
                 opened.fetch_add(1, Relaxed);
             }
-            Err(E::NotFound) => {}
+            Err(E::Stale) => {}
             Err(other) => panic!("{other}"),
         }
     };

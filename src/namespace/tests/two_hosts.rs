@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::world::{ROOT, World, name};
 use crate::document::{Document, Ino, Key, Name};
 use crate::namespace::ops::attributes::Change;
+use crate::namespace::ops::make::{Make, What};
 use crate::namespace::{Caller, Namespace, NamespaceError, SessionInfo, Settings, Watcher};
 use crate::store::{Commit, Reader as _, Store as _, Write};
 
@@ -126,4 +127,23 @@ fn what_one_host_has_written_the_other_may_overwrite_cut_and_extend() {
     assert_eq!(whole(&other, f), bytes);
     other.end().unwrap();
     world.finish();
+}
+
+/// A server that took over has lost that one host had reserved numbers, and given them to the other.
+#[test]
+fn a_number_that_was_given_out_twice_makes_no_file_of_two() {
+    let world = World::new();
+    let other = other_host(&world, Settings::default());
+    let before = world.store.get(&Key::Volume).unwrap().unwrap();
+    let mine = world.file(ROOT, "mine");
+    world.store.commit(&Commit::new().put(Key::Volume, (*before.document).clone())).unwrap();
+    let make = |namespace: &Namespace, name: &Name| {
+        let what = What::Regular;
+        let caller = Caller::ROOT;
+        namespace.make(&Make { parent: ROOT, name, what, mode: 0o600, umask: 0, caller }).unwrap().0
+    };
+    let theirs = make(&other, &name("theirs"));
+    let more = make(&other, &name("more"));
+    let all: std::collections::BTreeSet<Ino> = [mine, theirs, more].into();
+    assert_eq!(all.len(), 3, "{mine} {theirs} {more}");
 }

@@ -56,7 +56,7 @@ fn the_last_close_removes_it_and_no_earlier_one() {
         assert_eq!(world.bytes(f), content);
         world.close_file(f).unwrap();
         refused!(world.read(f, 0, 1), E::NotFound);
-        refused!(world.open(f), E::NotFound);
+        refused!(world.open(f), E::Stale);
         world.reopen();
         assert_bare(&world);
         world.finish();

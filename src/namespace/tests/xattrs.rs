@@ -62,7 +62,7 @@ fn labels_are_not_kept_and_whoever_asks_for_one_is_told_so() {
     let label = b"security.selinux";
     refused!(world.get_attribute(f, label), E::Unsupported(_));
     refused!(world.set_attribute(ADA, f, label, b"a:b:c", SetMode::Any), E::Unsupported(_));
-    refused!(world.remove_attribute(f, label), E::NoAttribute);
+    refused!(world.remove_attribute(Caller::ROOT, f, label), E::NoAttribute);
     // As to others of the class.
     refused!(world.get_attribute(f, b"security.other"), E::NoAttribute);
     world.finish();
@@ -78,8 +78,8 @@ fn to_make_and_to_replace_are_told_apart() {
     refused!(set(b"2", SetMode::Create), E::Exists);
     set(b"3", SetMode::Replace).unwrap();
     assert_eq!(*world.get_attribute(f, b"user.a").unwrap(), *b"3");
-    world.remove_attribute(f, b"user.a").unwrap();
-    refused!(world.remove_attribute(f, b"user.a"), E::NoAttribute);
+    world.remove_attribute(Caller::ROOT, f, b"user.a").unwrap();
+    refused!(world.remove_attribute(Caller::ROOT, f, b"user.a"), E::NoAttribute);
     refused!(world.get_attribute(f, b"user.a"), E::NoAttribute);
     assert_eq!(world.list_attributes(ADA, f).unwrap(), b"");
     world.finish();
