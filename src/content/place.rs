@@ -339,6 +339,14 @@ impl ContentFile {
         }
     }
 
+    /// Another host has changed the node since it said that the file takes `before` blocks.
+    pub fn overtaken(&self, before: u64) {
+        match self {
+            Self::Backing(_) => {}
+            Self::Chunks(file) => file.overtaken(before),
+        }
+    }
+
     /// The change has ended without a commit of the node, as far as anybody can tell; `refused`: for certain. Whether it
     /// may have left something.
     pub fn failed(&self, refused: bool) -> bool {

@@ -15,6 +15,7 @@ mod listing;
 mod opens;
 mod over_chunks;
 mod over_objects;
+mod passed;
 mod races;
 mod renames;
 mod strategies;

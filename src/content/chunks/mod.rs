@@ -294,6 +294,15 @@ impl ChunkFile {
         state.met_others = false;
     }
 
+    /// Another host has changed the node since it said `before` blocks, and says now what that host has changed beside
+    /// them. So what is gone by now is less by so much, also where it was all there was.
+    pub fn overtaken(&self, before: u64) {
+        let tally = &mut self.state.lock().tally;
+        if std::mem::take(&mut tally.from_nothing) {
+            tally.change -= before.cast_signed();
+        }
+    }
+
     /// The change has ended without a commit of the node, as far as anybody can tell; `refused`: for certain. Whether it
     /// has left something in the store.
     pub fn failed(&self, refused: bool) -> bool {

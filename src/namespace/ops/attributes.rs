@@ -10,6 +10,7 @@ use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::{Caller, Namespace, NamespaceError, Result, privilege_bits};
 use crate::store::{Commit, NodeRef};
 
+use super::read::regular;
 use super::write::inline_blocks;
 
 /// The attributes to change; the others stay.
@@ -45,6 +46,16 @@ pub enum Time {
     Now,
     /// This time.
     At(Timestamp),
+}
+
+/// Where a file ends, as its node said it.
+#[derive(Clone, Copy)]
+struct End {
+    version: Version,
+    /// In bytes.
+    size: u64,
+    /// The space that the file takes, in units of 512 bytes.
+    blocks: u64,
 }
 
 impl Time {
@@ -84,6 +95,8 @@ impl Namespace {
                 (Some(size), Some(io)) => {
                     let (next, shrunk) = self.resize(&pin, io, ino, (&old, &mut node), size, commit)?;
                     commit = next;
+                    // Refused if the host has no file of that size. Until the node says it, it means nothing.
+                    self.extend_passed(ino, size)?;
                     node.mtime = now;
                     shrunk
                 }
@@ -95,41 +108,68 @@ impl Namespace {
             node.ctime = now;
             let commit = commit.put(Key::Node(ino), Document::Node(node.clone()));
             let version = self.commit(&commit)?;
+            // It has happened. Nothing from here on may fail, or make it happen again: by now others may have written more.
             if let (Some(size), Some(io)) = (shrunk, &mut io) {
+                let blocks = old.regular().map_or(0, |regular| regular.blocks);
                 let is_told = self.store.capabilities().tells_versions_of(&commit);
-                let version = if is_told { version } else { self.live_node(ino)?.0 };
-                let before = old.regular().map_or(0, |regular| regular.blocks);
-                self.cut(&pin, io, ino, (version, size), before)?;
+                self.cut(&pin, io, ino, is_told.then_some(End { version, size, blocks }));
             }
             if let Some(size) = change.size {
-                self.resized_by_node(ino, size)?;
+                self.changed_by_node(ino, size);
             }
             Ok(self.node_after(ino, (version, node)))
         })
     }
 
-    /// Cuts the bytes of a node that says already that it is shorter, and still that it takes `before` blocks. So a crash
-    /// before this loses nothing: what is over is cut before the file grows again. The space that is free now is put right
-    /// after it.
-    fn cut(
-        &self,
-        pin: &Pin<'_>,
-        io: &mut Io,
-        ino: Ino,
-        (version, size): (Version, u64),
-        before: u64,
-    ) -> Result<()> {
+    /// Cuts the bytes of a file beyond the end that its node says already; where it is not told, the node is asked. So a
+    /// crash before this loses nothing: what is over is cut before the file grows again. If another host has changed the
+    /// file since, the end is where the node says it is now, and no byte before that is touched.
+    fn cut(&self, pin: &Pin<'_>, io: &mut Io, ino: Ino, mut told: Option<End>) {
         io.trimmed = false;
+        let cut = self.retry(|| {
+            let end = match told.take() {
+                Some(end) => end,
+                None => self.end_of(ino)?,
+            };
+            self.cut_at(pin, io, ino, end)
+        });
+        match cut {
+            Ok(()) => io.trimmed = true,
+            // Whoever has removed the file removes all its bytes.
+            Err(NamespaceError::NotFound) => {}
+            Err(error) => {
+                log::warn!(
+                    "inode {ino} is shorter, and what was cut off takes space until it grows or goes: {error}"
+                );
+            }
+        }
+    }
+
+    fn end_of(&self, ino: Ino) -> Result<End> {
+        let (version, node) = self.live_node(ino)?;
+        let regular = regular(&node)?;
+        Ok(End { version, size: regular.size, blocks: regular.blocks })
+    }
+
+    /// Cuts at this end, and puts right which space is taken.
+    fn cut_at(&self, pin: &Pin<'_>, io: &mut Io, ino: Ino, end: End) -> Result<()> {
+        let End { version, size, blocks } = end;
         let file = pin.file(io, ino, self)?;
         file.begin(size);
-        file.truncate(size, version)?;
-        io.trimmed = true;
-        let extent =
-            Extent { size_at_least: 0, blocks: file.allocated_blocks(before)?, place: self.contents.place() };
-        let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
-        let version = self.commit(&Commit::new().merge(Key::Node(ino), delta))?;
-        file.named(version);
-        Ok(())
+        let cut = file.truncate(size, version).map_err(NamespaceError::from).and_then(|()| {
+            let blocks = file.allocated_blocks(blocks)?;
+            let extent = Extent { size_at_least: 0, blocks, place: self.contents.place() };
+            let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
+            let commit = Commit::new().merge(Key::Node(ino), delta);
+            // Other hosts count what they take from what the node says.
+            self.commit(&if self.contents.is_shared() { commit.at(Key::Node(ino), version) } else { commit })
+        });
+        match cut {
+            Ok(version) => file.named(version),
+            Err(NamespaceError::Conflict(_)) => file.overtaken(blocks),
+            Err(_) => {}
+        }
+        cut.map(drop)
     }
 
     /// Mode and owner, and what follows from them for the access control list and for privileges.

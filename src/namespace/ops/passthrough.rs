@@ -222,12 +222,11 @@ impl Namespace {
         })
     }
 
-    /// The node says `size`, and so that is where who reads past the daemon is to find the end.
-    pub(super) fn resized_by_node(&self, ino: Ino, size: u64) -> Result<()> {
+    /// The node is about to say `size`, and so that is where who reads past the daemon is to find the end. If the node then
+    /// does not say it, the file keeps that length: the kernel may have written there already.
+    pub(super) fn extend_passed(&self, ino: Ino, size: u64) -> Result<()> {
         let Some(passed) = self.passthrough.get(ino) else { return Ok(()) };
-        passed.content.extend(size)?;
-        self.changed_by_node(ino, size);
-        Ok(())
+        Ok(passed.content.extend(size)?)
     }
 
     /// The file of the host was changed in the turn of its writers, and its node says so, and that it has `size` bytes: that

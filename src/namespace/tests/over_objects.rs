@@ -21,6 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::world::{ROOT, World};
 use crate::content::{Chunks, Contents, Objects};
 use crate::store::Store;
 
@@ -31,4 +32,23 @@ fn contents(store: &Arc<dyn Store>, dir: &Path) -> Contents {
     let objects = objects.or_else(|_| Objects::create(&location, &volume, patience)).unwrap();
     let chunks = Chunks::with_chunk_bytes(Arc::clone(store), NonZeroU64::new(4096).unwrap());
     chunks.in_objects(objects).into()
+}
+
+/// Programs were told that a truncation had failed, and it had not.
+#[test]
+fn a_file_is_cut_also_where_its_bytes_cannot_be_for_now() {
+    let world = World::new();
+    let f = world.filled(ROOT, "f", &[b'a'; 8000]);
+    let location = world.contents().objects().unwrap().location().to_owned();
+    let objects = Path::new(location.strip_prefix("file://").unwrap());
+    let aside = objects.with_extension("aside");
+    std::fs::rename(objects, &aside).unwrap();
+    std::fs::write(objects, "no directory").unwrap();
+    assert_eq!(world.resize(f, 5000).unwrap().size(), 5000);
+    std::fs::remove_file(objects).unwrap();
+    std::fs::rename(&aside, objects).unwrap();
+    assert_eq!(world.bytes(f), [b'a'; 5000]);
+    world.resize(f, 6000).unwrap();
+    assert_eq!(world.bytes(f), [&[b'a'; 5000][..], &[0; 1000]].concat());
+    world.finish();
 }

@@ -1,6 +1,7 @@
 //! Two hosts at one file, each with a namespace of its own over the same store.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::world::{ROOT, World, name};
 use crate::document::{Document, Ino, Key, Name};
@@ -69,6 +70,61 @@ fn what_was_done_is_answered_so_though_another_host_has_removed_it() {
     assert_eq!(world.change(Caller::ROOT, f, &mode).unwrap().mode, 0o640);
     assert!(is_gone("f"));
     remover.0.end().unwrap();
+    world.finish();
+}
+
+/// Another host that appends a record when this one has cut the file to some size, before it has cut the bytes.
+struct Appender {
+    host: Namespace,
+    file: Ino,
+    size: AtomicU64,
+    /// So often at most.
+    left: AtomicU64,
+}
+
+const RECORD: &[u8] = b"acknowledged";
+
+impl Watcher for Appender {
+    fn changed(&self, writes: &[Write]) {
+        let is_cut = writes.iter().any(|write| match write {
+            Write::Put(Key::Node(ino), Document::Node(node)) => {
+                *ino == self.file && node.size() == self.size.load(Relaxed)
+            }
+            _ => false,
+        });
+        if is_cut && self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            self.host.append(self.file, RECORD, false).unwrap();
+        }
+    }
+
+    fn settle(&self) {}
+
+    fn knows(&self, _: Ino) -> bool {
+        false
+    }
+}
+
+/// Whoever cut the file found it changed when he went for the bytes, and cut it again, to the same size.
+#[test]
+fn what_another_host_appends_to_a_file_that_was_just_cut_stays() {
+    let world = World::new();
+    let f = world.file(ROOT, "f");
+    let host = other_host(&world, Settings::default());
+    let appender = Arc::new(Appender { host, file: f, size: AtomicU64::new(0), left: AtomicU64::new(0) });
+    world.watch(vec![(appender.host.session(), appender.clone())]);
+    for size in [0, 5000] {
+        world.write(f, 0, &[b'a'; 40_000], false).unwrap();
+        appender.size.store(size, Relaxed);
+        appender.left.store(3, Relaxed);
+        let cut = Change { size: Some(size), ..Change::default() };
+        world.change(Caller::ROOT, f, &cut).unwrap();
+        assert_eq!(appender.left.swap(0, Relaxed), 2, "the file was cut once");
+        let bytes = [&vec![b'a'; size as usize], RECORD].concat();
+        assert_eq!(whole(&world, f), bytes);
+        assert_eq!(whole(&appender.host, f), bytes);
+        assert_eq!(world.node(f).regular().unwrap().blocks, bytes.len().div_ceil(512) as u64);
+    }
+    appender.host.end().unwrap();
     world.finish();
 }
 
