@@ -368,25 +368,26 @@ impl ContentFile {
         }
     }
 
-    /// Makes a range read as zeros and frees its space.
+    /// Makes a range read as zeros and frees its space, as the node in the version `under` lets it be planned.
     ///
     /// # Errors
-    /// Those of [`BackingFile::punch_hole`]; the store's.
-    pub fn punch_hole(&self, offset: u64, len: u64) -> Result<(), ContentError> {
+    /// Those of [`BackingFile::punch_hole`]; the store's; `Conflict` if another host has changed the node.
+    pub fn punch_hole(&self, offset: u64, len: u64, under: Version) -> Result<(), ContentError> {
         match self {
             Self::Backing(file) => file.punch_hole(offset, len),
-            Self::Chunks(file) => file.punch_hole(offset, len),
+            Self::Chunks(file) => file.punch_hole(offset, len, Some(under)),
         }
     }
 
-    /// Makes a range read as zeros and keeps its space where that means something.
+    /// Makes a range read as zeros and keeps its space where that means something, as [`punch_hole`](Self::punch_hole)
+    /// does it.
     ///
     /// # Errors
-    /// Those of [`BackingFile::zero_range`]; the store's.
-    pub fn zero_range(&self, offset: u64, len: u64) -> Result<(), ContentError> {
+    /// Those of [`BackingFile::zero_range`]; the store's; `Conflict` if another host has changed the node.
+    pub fn zero_range(&self, offset: u64, len: u64, under: Version) -> Result<(), ContentError> {
         match self {
             Self::Backing(file) => file.zero_range(offset, len),
-            Self::Chunks(file) => file.punch_hole(offset, len),
+            Self::Chunks(file) => file.punch_hole(offset, len, Some(under)),
         }
     }
 
@@ -412,22 +413,24 @@ impl ContentFile {
         }
     }
 
-    /// Copies `len` bytes from `from` on to `to` in `target`, which is in the same place, where holes become holes.
-    /// Returns how many bytes were copied: fewer than `len` only where an error struck later than the first byte.
+    /// Copies `len` bytes from `from` on, as the source is seen in `view`, to `to` in `target`, which is in the same place,
+    /// where holes become holes. The node of the target has the version `under`. Returns how many bytes were copied: fewer
+    /// than `len` only where an error struck later than the first byte.
     ///
     /// # Errors
-    /// Those of [`BackingFile::copy_to`]; the store's, before the first byte.
+    /// Those of [`BackingFile::copy_to`]; the store's, before the first byte; `Conflict` if another host has changed the
+    /// target's node.
     pub fn copy_to(
         &self,
-        from: u64,
-        target: &Self,
-        to: u64,
+        (from, view): (u64, View),
+        (target, to, under): (&Self, u64, Version),
         len: u64,
-        view: View,
     ) -> Result<u64, ContentError> {
         match (self, target) {
             (Self::Backing(file), Self::Backing(target)) => file.copy_to(from, target, to, len),
-            (Self::Chunks(file), Self::Chunks(target)) => file.copy_to(from, target, to, len, view),
+            (Self::Chunks(file), Self::Chunks(target)) => {
+                file.copy_to((from, view), (target, to, Some(under)), len)
+            }
             _ => unreachable!("a store keeps all contents in one place"),
         }
     }

@@ -56,11 +56,11 @@ impl ChunkFile {
         Ok(())
     }
 
-    /// Makes a range read as zeros and removes the chunks in it.
+    /// Makes a range read as zeros and removes the chunks in it. With `under`, only while the node has that version.
     ///
     /// # Errors
-    /// `TooLarge`; the store's, after which part of the range may have been zeroed.
-    pub fn punch_hole(&self, offset: u64, len: u64) -> Result<(), ContentError> {
+    /// `TooLarge`; `Conflict` if the node has another version; the store's. Part of the range may then have been zeroed.
+    pub fn punch_hole(&self, offset: u64, len: u64, under: Option<Version>) -> Result<(), ContentError> {
         let end = range_end(offset, len)?;
         if len == 0 {
             return Ok(());
@@ -72,8 +72,8 @@ impl ChunkFile {
         if stop > 0 && last != first {
             edges.extend(cut.clip(last, offset, end));
         }
-        self.zero_within(&edges, None)?;
-        self.remove_chunks(if start > 0 { first + 1 } else { first }, last, None)
+        self.zero_within(&edges, under)?;
+        self.remove_chunks(if start > 0 { first + 1 } else { first }, last, under)
     }
 
     /// Zeroes parts of chunks. A part that reaches to a chunk's end shortens it.
@@ -166,24 +166,23 @@ impl ChunkFile {
         Ok(self.cut().offset(last, self.len_of(last)?).clamp(offset, size))
     }
 
-    /// Copies `len` bytes from `from` on to `to` in `target`, where holes become holes. Within one file the ranges must
-    /// not overlap. Returns how many bytes were copied: fewer than `len` only where an error struck later than the first.
+    /// Copies `len` bytes from `from` on to `to` in `target`, where holes become holes; with `under`, only while the node of
+    /// the target has that version. Within one file the ranges must not overlap. Returns how many bytes were copied: fewer
+    /// than `len` only where an error struck later than the first.
     ///
     /// # Errors
-    /// `TooLarge` or the store's, before the first byte.
+    /// `TooLarge`, `Conflict` if the node has another version, or the store's, before the first byte.
     pub fn copy_to(
         &self,
-        from: u64,
-        target: &Self,
-        to: u64,
+        (from, view): (u64, View),
+        (target, to, under): (&Self, u64, Option<Version>),
         len: u64,
-        view: View,
     ) -> Result<u64, ContentError> {
         let end = range_end(from, len)?;
         range_end(to, len)?;
         let mut done = 0;
         while done < len {
-            match self.copy_some(from + done, end, target, to + done, view) {
+            match self.copy_some((from + done, end, view), (target, to + done, under)) {
                 Ok(copied) => done += copied,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -195,11 +194,8 @@ impl ChunkFile {
     /// Copies the hole or some of the data that `from..end` begins with. Returns how many bytes, at least 1.
     fn copy_some(
         &self,
-        from: u64,
-        end: u64,
-        target: &Self,
-        to: u64,
-        view: View,
+        (from, end, view): (u64, u64, View),
+        (target, to, under): (&Self, u64, Option<Version>),
     ) -> Result<u64, ContentError> {
         match self.seek_data(from, end)? {
             Some(data) if data == from => {
@@ -207,12 +203,12 @@ impl ChunkFile {
                 let len = self.seek_hole(from, most)?.max(from + 1) - from;
                 let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
                 self.read_at(&mut bytes, from, view)?;
-                target.write_at(&bytes, to, None)?;
+                target.write_at(&bytes, to, under)?;
                 Ok(len)
             }
             data => {
                 let hole = data.unwrap_or(end) - from;
-                target.punch_hole(to, hole)?;
+                target.punch_hole(to, hole, under)?;
                 Ok(hole)
             }
         }

@@ -88,7 +88,7 @@ fn a_session_that_is_not_live_changes_nothing() {
     refused(file.write_at(&[2; 10], 0, None));
     refused(file.truncate(0, Some(NODE)));
     refused(file.truncate(10, Some(NODE)));
-    refused(file.punch_hole(0, CHUNK));
+    refused(file.punch_hole(0, CHUNK, None));
     assert_eq!(read(&file, 0, 3000, 1), [1; 3000]);
     // What no node speaks of is removed by whoever finds it.
     host(&store).remove(1).unwrap();
@@ -149,7 +149,7 @@ fn the_largest_file_is_mostly_absent_and_costs_what_is_there() {
     let before = store.counters();
     assert_eq!(file.seek_data(5, MAX_SIZE).unwrap(), Some((MAX_SIZE - 3) / CHUNK * CHUNK));
     assert_eq!(file.seek_hole(0, MAX_SIZE).unwrap(), 5);
-    file.punch_hole(2, MAX_SIZE - 3).unwrap();
+    file.punch_hole(2, MAX_SIZE - 3, None).unwrap();
     file.truncate(MAX_SIZE - 2, Some(NODE)).unwrap();
     file.truncate(4, Some(NODE)).unwrap();
     let after = store.counters();
@@ -170,7 +170,7 @@ fn the_space_taken_follows_what_is_written_and_cut() {
     file.write_at(&[2; 10], 3 * CHUNK, None).unwrap();
     file.write_at(&[2; 100], 10 * CHUNK, None).unwrap();
     assert_eq!(file.allocated_blocks(20), 21);
-    file.punch_hole(CHUNK, 2 * CHUNK).unwrap();
+    file.punch_hole(CHUNK, 2 * CHUNK, None).unwrap();
     file.truncate(5 * CHUNK, Some(NODE)).unwrap();
     assert_eq!(file.allocated_blocks(20), 6);
     file.named(NODE);
@@ -216,6 +216,25 @@ fn what_is_cut_off_is_not_what_another_host_has_named_meanwhile() {
         assert!(matches!(here.trim(size, NODE), Err(ContentError::Conflict(Key::Node(_)))));
     }
     assert_eq!(read(&here, 0, 3000, 1), [1; 3000]);
+}
+
+#[test]
+fn nothing_is_copied_to_or_punched_in_what_another_host_has_removed() {
+    let store = store();
+    let (source, target) = (host(&store).file(2), host(&store).file(1));
+    let view = View { version: NODE, size: 3000 };
+    let copy = || source.copy_to((0, view), (&target, 0, Some(NODE)), 3000);
+    source.write_at(&[1; 3000], 0, None).unwrap();
+    assert_eq!(copy().unwrap(), 3000);
+    target.punch_hole(0, 10, Some(NODE)).unwrap();
+    store.commit(&Commit::new().delete(Key::Node(Ino(1)))).unwrap();
+    for (at, len) in [(20, 10), (CHUNK, CHUNK)] {
+        let punched = target.punch_hole(at, len, Some(NODE));
+        assert!(matches!(punched, Err(ContentError::Conflict(Key::Node(_)))), "{punched:?}");
+    }
+    host(&store).remove(1).unwrap();
+    assert!(matches!(copy(), Err(ContentError::Conflict(Key::Node(_)))));
+    assert_eq!(host(&store).list().map(Result::unwrap).collect::<Vec<_>>(), [2]);
 }
 
 #[test]

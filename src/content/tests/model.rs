@@ -114,11 +114,11 @@ fn apply(files: &Contents, model: &mut [Vec<u8>; 2], base: u64, step: &Step, vie
             model[file][at..].fill(0);
         }
         Step::Punch { file, at, len } => {
-            files.file(ino(file)).unwrap().punch_hole(offset(at), len as u64).unwrap();
+            files.file(ino(file)).unwrap().punch_hole(offset(at), len as u64, node).unwrap();
             model[file][at..at + len].fill(0);
         }
         Step::Zero { file, at, len } => {
-            files.file(ino(file)).unwrap().zero_range(offset(at), len as u64).unwrap();
+            files.file(ino(file)).unwrap().zero_range(offset(at), len as u64, node).unwrap();
             model[file][at..at + len].fill(0);
         }
         Step::Allocate { file, at, len } => {
@@ -126,10 +126,8 @@ fn apply(files: &Contents, model: &mut [Vec<u8>; 2], base: u64, step: &Step, vie
         }
         Step::Copy { from, at, to, len } => {
             let (source, target) = (files.file(ino(from)).unwrap(), files.file(ino(1 - from)).unwrap());
-            assert_eq!(
-                source.copy_to(offset(at), &target, offset(to), len as u64, view).unwrap(),
-                len as u64
-            );
+            let copied = source.copy_to((offset(at), view), (&target, offset(to), node), len as u64);
+            assert_eq!(copied.unwrap(), len as u64);
             let bytes = model[from][at..at + len].to_vec();
             model[1 - from][to..to + len].copy_from_slice(&bytes);
         }

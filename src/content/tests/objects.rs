@@ -139,7 +139,7 @@ fn each_chunk_costs_one_request_and_what_is_replaced_goes() {
     assert_no_garbage(&world.store, &world.objects);
     assert_eq!(count(&writer), ObjectCounters { puts: 65, deletes: 1, ..ObjectCounters::default() });
     // Holes, cuts and the end of it.
-    file.punch_hole(CHUNK, 3 * CHUNK + 10).unwrap();
+    file.punch_hole(CHUNK, 3 * CHUNK + 10, None).unwrap();
     file.truncate(10 * CHUNK + 1, Some(NODE)).unwrap();
     assert_no_garbage(&world.store, &world.objects);
     assert_eq!(world.names().len(), 8);

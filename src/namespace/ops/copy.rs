@@ -82,7 +82,8 @@ impl Namespace {
             let (_, target) = self.live_node(to)?;
             self.store.admit_content(len)?;
             let prepared = self.prepare(&to_pin, &mut to_io, to, &target, to_offset)?;
-            let copied = source_file.copy_to(from_offset, &prepared.file, to_offset, len, source_view);
+            let (file, under) = (&prepared.file, target.version());
+            let copied = source_file.copy_to((from_offset, source_view), (file, to_offset, under), len);
             if !matches!(copied, Ok(copied) if copied == len) {
                 // What came after the last byte that counts may stand beyond the node's size.
                 to_io.trimmed = false;

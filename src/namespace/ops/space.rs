@@ -50,9 +50,10 @@ impl Namespace {
             let file = &prepared.file;
             let done = match allocation {
                 Allocation::Reserve => file.allocate(offset, len, !keep_size),
-                Allocation::PunchHole => file.punch_hole(offset, len),
+                Allocation::PunchHole => file.punch_hole(offset, len, node.version()),
                 Allocation::Zero => {
-                    file.zero_range(offset, len).and_then(|()| file.allocate(offset, len, !keep_size))
+                    let zeroed = file.zero_range(offset, len, node.version());
+                    zeroed.and_then(|()| file.allocate(offset, len, !keep_size))
                 }
             };
             let outcome = done.map(|()| if keep_size { 0 } else { end }).map_err(Into::into);

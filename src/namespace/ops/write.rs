@@ -9,9 +9,10 @@
 //! Small contents are one document, written in the same commit as the node. A file that outgrows it moves to a backing
 //! file or to chunks, whichever the store has, and stays there.
 
-use crate::content::{ContentError, ContentFile, MAX_SIZE};
+use crate::content::{ContentFile, MAX_SIZE};
 use crate::document::merge::Extent;
 use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regular, Timestamp, Version};
+use crate::namespace::collect::is_apart;
 use crate::namespace::gate::Pass;
 use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::{Namespace, NamespaceError, Result, privilege_bits};
@@ -228,18 +229,28 @@ impl Namespace {
                 return;
             }
             let undone = if place.is_apart() {
-                file.truncate(size, node.version())
+                file.truncate(size, node.version()).map_err(NamespaceError::from)
             } else {
-                // The node does not know of this file, so nobody would ever remove it.
                 io.file = None;
-                self.contents.undo(ino.0, node.version())
+                self.undo(ino)
             };
             // After a conflict the next try cuts it off, under what the node says then.
             if let Err(error) = undone
-                && !matches!(error, ContentError::Conflict(_))
+                && !matches!(error, NamespaceError::Conflict(_))
             {
                 log::warn!("what a failed change of inode {ino} left takes space for now: {error}");
             }
+        })
+    }
+
+    /// Removes bytes that a failed change has left apart from a node which does not know of them: nobody else ever would,
+    /// not even whoever removes the file, which another host may have done meanwhile.
+    fn undo(&self, ino: Ino) -> Result<()> {
+        self.retry(|| match self.store.node(ino)? {
+            // Another host has let the node know of its own.
+            Some((_, node)) if is_apart(&node) => Ok(()),
+            Some((version, _)) => Ok(self.contents.undo(ino.0, version)?),
+            None => Ok(self.contents.remove(ino.0)?),
         })
     }
 

@@ -128,6 +128,23 @@ fn what_another_host_appends_to_a_file_that_was_just_cut_stays() {
     world.finish();
 }
 
+#[test]
+fn a_file_that_one_host_lets_grow_and_another_removes_leaves_nothing() {
+    let world = World::new();
+    let other = other_host(&world, Settings::default());
+    for _ in 0..100 {
+        let f = world.file(ROOT, "f");
+        world.write(f, 0, b"inline", false).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| other.unlink(ROOT, &name("f")).unwrap());
+            // Done before it, or refused.
+            let _ = world.write(f, 6, &[b'a'; 9000], false);
+        });
+    }
+    other.end().unwrap();
+    world.finish();
+}
+
 /// Lets both append records to an empty file, which grows out of its document meanwhile; then every record must be there.
 fn append_from_both(record: usize, times: usize) {
     let world = World::new();
