@@ -291,6 +291,10 @@ impl Store for CachedStore {
         self.engine.sync()
     }
 
+    fn lost_after_sync(&self) -> Duration {
+        self.engine.lost_after_sync()
+    }
+
     fn admit_content(&self, bytes: u64) -> Result<(), StoreError> {
         self.engine.admit_content(bytes)
     }

@@ -27,6 +27,7 @@ mod stopped;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::cells::{Along, Cells};
 use crate::document::codec::CodecError;
@@ -286,6 +287,12 @@ pub trait Store: Reader {
     /// # Errors
     /// [`StoreError::Stopped`]: after a failed sync nobody knows what is on disk.
     fn sync(&self) -> Result<(), StoreError>;
+
+    /// For how long after [`sync`](Self::sync) has returned a power cut may still undo what was committed before it. Not at
+    /// all, but where the engine cannot be asked to wait for its disk.
+    fn lost_after_sync(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Whether there is room for `bytes` of content beside the documents. What is kept free for the documents is not for
     /// content, or the store could not even record that something is removed. An engine on other hosts says itself when it

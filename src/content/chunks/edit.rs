@@ -3,8 +3,8 @@
 //! What is hard: reading before every write would double its price. What this process has read or written last, or
 //! knows to be absent, is taken for what is there; the commit checks it, and after a conflict the store is asked.
 //!
-//! Where objects have the bytes, those of a commit are put, all at once, before it. What it stops naming is removed after
-//! it; what it would have named is, if it was refused. If nobody knows what became of it, both are left.
+//! Where objects have the bytes, those of a commit are put, all at once, before it. What it stops naming is removed once it
+//! is durable; what it would have named is, if it was refused. If nobody knows what became of it, both are left.
 
 use std::sync::Arc;
 
@@ -244,7 +244,7 @@ impl ChunkFile {
             (index, there)
         };
         let noted = planned.written.into_iter().map(note).collect();
-        self.discard(replaced);
+        self.replace(replaced);
         noted
     }
 

@@ -23,7 +23,7 @@ impl Chunks {
         let Some(objects) = self.objects() else { return Ok(0) };
         let mut found = VecDeque::new();
         objects.list_of(Some(session), &mut |object| found.push_back(object))?;
-        let mut removed = 0;
+        let mut garbage = Vec::new();
         while !found.is_empty() {
             let page: Vec<_> = found.drain(..found.len().min(CHUNKS_LOOKED_AT)).collect();
             let keys: Vec<Key> =
@@ -32,11 +32,27 @@ impl Chunks {
                 let named = stored.as_ref().map(bytes_of).transpose()?.map(|bytes| ObjectRef::decode(bytes));
                 // What cannot be told may be named.
                 if named.is_none_or(|named| named.is_ok_and(|named| named.object != object.name)) {
-                    objects.remove(&object.name)?;
-                    removed += 1;
+                    garbage.push(object.name);
                 }
             }
         }
-        Ok(removed)
+        if !garbage.is_empty() {
+            self.settle()?;
+        }
+        for name in &garbage {
+            objects.remove(name)?;
+        }
+        Ok(garbage.len() as u64)
+    }
+
+    /// Returns when no power cut brings back what the store does not show any more, as far as the store can be asked to
+    /// wait for that. Before objects are removed which nothing names by what it shows.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn settle(&self) -> Result<(), ContentError> {
+        self.shared.store.sync()?;
+        std::thread::sleep(self.shared.store.lost_after_sync());
+        Ok(())
     }
 }

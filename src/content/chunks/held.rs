@@ -1,7 +1,7 @@
 //! Chunks with their bytes, wherever those are: in the documents, or in objects that the documents name. Owns how one
 //! becomes the other.
 //!
-//! What is hard: an object goes soon after the commit by which its chunk names another one. Who has read the chunk before
+//! What is hard: an object goes some time after the commit by which its chunk names another one. Who has read the chunk before
 //! that commit and asks for the object after it finds none; so it looks at the chunk again before it calls anything lost.
 
 use std::sync::Arc;
@@ -119,7 +119,14 @@ impl ChunkFile {
         Ok(named.collect())
     }
 
-    /// Removes objects soon that nothing names any more.
+    /// Removes objects soon that nothing names any more, since a commit that has returned.
+    pub(super) fn replace(&self, objects: impl IntoIterator<Item = ObjectRef>) {
+        if let Some(replaced) = &self.chunks.shared.replaced {
+            replaced.remove_later(objects.into_iter().map(|object| object.object));
+        }
+    }
+
+    /// Removes objects soon that nothing has ever named.
     pub(super) fn discard(&self, objects: impl IntoIterator<Item = ObjectRef>) {
         if let Some(store) = &self.chunks.shared.objects {
             store.discard(objects.into_iter().map(|object| object.object));

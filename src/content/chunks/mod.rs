@@ -36,6 +36,7 @@ mod edit;
 mod garbage;
 mod held;
 mod ranges;
+mod replaced;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
@@ -47,6 +48,7 @@ use self::cache::ChunkCache;
 pub use self::cache::View;
 pub use self::edit::CHUNKS_WRITTEN;
 use self::edit::Planned;
+use self::replaced::Replaced;
 use super::error::ContentError;
 use super::host::Space;
 use super::names::Cut;
@@ -76,6 +78,8 @@ struct Shared {
     store: Arc<dyn Store>,
     /// What has the bytes of chunks, if they have not.
     objects: Option<Objects>,
+    /// Those that are about to go.
+    replaced: Option<Replaced>,
     cut: Cut,
     chunk_bytes: u64,
     cache: ChunkCache,
@@ -97,7 +101,8 @@ impl Chunks {
     pub fn with_chunk_bytes(store: Arc<dyn Store>, chunk_bytes: NonZeroU64) -> Self {
         let cut = Cut::new(chunk_bytes);
         let chunk_bytes = chunk_bytes.get();
-        let shared = Shared { store, objects: None, cut, chunk_bytes, cache: ChunkCache::new() };
+        let cache = ChunkCache::new();
+        let shared = Shared { store, objects: None, replaced: None, cut, chunk_bytes, cache };
         Self { shared: Arc::new(shared), session: None }
     }
 
@@ -110,9 +115,11 @@ impl Chunks {
     /// The same chunks, with their bytes in objects.
     #[must_use]
     pub fn in_objects(self, objects: Objects) -> Self {
-        let Shared { store, objects: _, cut, chunk_bytes, cache: _ } = &*self.shared;
+        let Shared { store, cut, chunk_bytes, .. } = &*self.shared;
         let (store, cache) = (Arc::clone(store), ChunkCache::new());
-        let shared = Shared { store, objects: Some(objects), cut: *cut, chunk_bytes: *chunk_bytes, cache };
+        let replaced = Some(Replaced::new(Arc::clone(&store), objects.clone()));
+        let (cut, chunk_bytes) = (*cut, *chunk_bytes);
+        let shared = Shared { store, objects: Some(objects), replaced, cut, chunk_bytes, cache };
         Self { shared: Arc::new(shared), session: self.session }
     }
 

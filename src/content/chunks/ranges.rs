@@ -114,7 +114,7 @@ impl ChunkFile {
             let commit =
                 there.iter().fold(self.commit(under), |commit, &index| commit.delete(self.key(index)));
             self.store().commit(&commit).map_err(ContentError::from)?;
-            self.discard(objects);
+            self.replace(objects);
             self.state.lock().tally.change -= freed;
             there.iter().for_each(|&index| self.chunks.shared.cache.forget(self.ino.0, index));
             if !more {

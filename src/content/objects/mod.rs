@@ -10,8 +10,8 @@
 //! # What is hard
 //!
 //! 1. *Two stores change, and no commit spans both.* An object is put, and acknowledged, before the commit that names it,
-//!    and removed after the commit that stops naming it. So whatever crashes when, a chunk has its old bytes or its new
-//!    ones. What a crash leaves is an object that nothing names.
+//!    and removed once the commit that stops naming it is durable. So whatever crashes when, a chunk has its old bytes or
+//!    its new ones. What a crash leaves is an object that nothing names.
 //! 2. *An object that nothing names may be about to be named.* Only the session that made it ever names it, and a session
 //!    that has ended names nothing any more, since every commit checks its session. So what [`Objects::list`] has shown
 //!    and what nothing names after its session has ended is garbage for ever: no clock is asked.

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -11,9 +12,14 @@ use object_store::{ObjectStore as _, ObjectStoreExt as _, PutPayload};
 
 use super::some_node;
 use crate::content::{ChunkFile, Chunks, ContentError, Location, ObjectCounters, Objects, View};
-use crate::document::{Document, Ino, Key, Kind, ObjectRef, Session, SessionId, SessionState, Version};
+use crate::document::{
+    Document, Ino, Key, Kind, ObjectRef, Session, SessionId, SessionState, Stored, Version,
+};
 use crate::store::memory::MemoryStore;
-use crate::store::{Commit, Range, Reader as _, Scan, Start, Store as _, StoreError};
+use crate::store::{
+    Capabilities, Commit, CommitError, Listener, Range, Reader, Scan, ScanItem, Start, Store, StoreCounters,
+    StoreError,
+};
 
 const CHUNK: u64 = 1024;
 const SIZE: u64 = 1 << 20;
@@ -152,6 +158,82 @@ fn each_chunk_costs_one_request_and_what_is_replaced_goes() {
     writer.remove(1).unwrap();
     assert_no_garbage(&world.store, &world.objects);
     assert_eq!(world.names(), [""; 0]);
+}
+
+/// A store that can be kept from writing to its disk.
+#[derive(Default)]
+struct Lagging {
+    memory: MemoryStore,
+    lags: AtomicBool,
+}
+
+impl Reader for Lagging {
+    fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+        self.memory.get(key)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.memory.scan(scan)
+    }
+}
+
+impl Store for Lagging {
+    fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
+        self.memory.commit(commit)
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {
+        self.memory.listen(listener)
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        if self.lags.load(Relaxed) {
+            return Err(StoreError::Engine { what: "a test".to_owned(), source: "the disk is busy".into() });
+        }
+        self.memory.sync()
+    }
+
+    fn stop(&self, cause: &str) {
+        self.memory.stop(cause);
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.memory.capabilities()
+    }
+
+    fn snapshot(&self) -> Box<dyn Reader + '_> {
+        self.memory.snapshot()
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.memory.counters()
+    }
+}
+
+/// A power cut brought back a chunk that named what was gone.
+#[test]
+fn an_object_goes_once_it_is_durable_that_nothing_names_it() {
+    let (store, objects) = (Arc::new(Lagging::default()), Arc::new(InMemory::new()));
+    let chunks = Chunks::with_chunk_bytes(store.clone(), NonZeroU64::new(CHUNK).unwrap());
+    let chunks = chunks.in_objects(Objects::in_memory(&objects));
+    let file = chunks.file(1);
+    file.write_at(&[1; 3 * CHUNK as usize], 0, None).unwrap();
+    let synced = names(&objects);
+    store.lags.store(true, Relaxed);
+    file.write_at(b"x", 3, None).unwrap();
+    file.punch_hole(CHUNK + 5, 5, None).unwrap();
+    file.truncate(2 * CHUNK, None).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let now = names(&objects);
+    assert!(synced.iter().all(|name| now.contains(name)), "{synced:?} were synced, and there are {now:?}");
+    assert_eq!(now.len(), 5);
+    store.lags.store(false, Relaxed);
+    assert_no_garbage(&store.memory, &objects);
+    assert_eq!(names(&objects).len(), 2);
+    // What is replaced last goes before the process does.
+    file.write_at(b"y", 3, None).unwrap();
+    drop((file, chunks));
+    assert_eq!(names(&objects).len(), 2);
 }
 
 #[test]

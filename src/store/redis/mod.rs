@@ -214,6 +214,10 @@ impl Store for RedisStore {
         Ok(())
     }
 
+    fn lost_after_sync(&self) -> Duration {
+        self.durability.lost_after_sync()
+    }
+
     fn stop(&self, cause: &str) {
         self.stopped.stop(cause);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::time::Duration;
 
 use redis::{Value, pipe};
 
@@ -115,6 +116,19 @@ pub enum Durability {
     Unsaid,
     /// It is forgotten when the server restarts, or thrown away when it is full.
     Volatile,
+}
+
+impl Durability {
+    /// How often Linux or the server writes to the disk, with as much again for the writing; see
+    /// [`Store::lost_after_sync`](crate::store::Store::lost_after_sync).
+    pub(super) fn lost_after_sync(self) -> Duration {
+        match self {
+            Self::EverySecond { waits: false } => Duration::from_secs(4),
+            Self::Kernel | Self::Unsaid => Duration::from_secs(60),
+            // What is forgotten altogether brings nothing back.
+            Self::Always | Self::EverySecond { waits: true } | Self::Volatile => Duration::ZERO,
+        }
+    }
 }
 
 impl fmt::Display for Durability {
