@@ -50,6 +50,7 @@ pub use backing::{BackingFile, BackingList};
 pub use objects::OBJECT;
 pub use report::{Counts, Garbage, Report, Violation};
 pub use rule::Rule;
+pub use shared::CHUNKS;
 
 /// What is judged.
 pub struct Inputs<'a> {

@@ -12,6 +12,9 @@ use crate::content::CHUNK_BYTES;
 use crate::document::{ContentPlace, Document, Ino, Key, Kind, LockRecord, SessionId, SessionState};
 use crate::store::StoreError;
 
+/// How the garbage of a report names the chunks of an inode: this, and its number.
+pub const CHUNKS: &str = "chunk:";
+
 /// What is remembered of chunks and locks until all of them have gone by.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
@@ -125,7 +128,7 @@ impl Judge<'_> {
             if online && (stray.beyond || self.is_there_now(&spoken_for)?) {
                 continue;
             }
-            self.report.collect(format!("chunk:{ino}"), stray.bytes, stray.why);
+            self.report.collect(format!("{CHUNKS}{ino}"), stray.bytes, stray.why);
         }
         for (key, session) in std::mem::take(&mut self.leftovers.locks) {
             // A session that is known was recovered, and stays so; any other may have begun since.

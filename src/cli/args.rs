@@ -341,7 +341,7 @@ pub(super) struct Check {
     /// Print the whole report as JSON
     #[arg(long)]
     pub(super) json: bool,
-    /// Remove the objects that nothing names and nothing will, in the object store of a volume that is named by its URL
+    /// Remove the chunks of files that are gone, and the objects that nothing names, of a volume that is named by its URL
     #[arg(long)]
     pub(super) collect: bool,
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::check::{Inputs, Judgement, Mode, OBJECT, Phase, Report, judge_in_use, run as judge};
+use crate::check::{CHUNKS, Inputs, Judgement, Mode, OBJECT, Phase, Report, judge_in_use, run as judge};
 use crate::cli::Failure;
 use crate::cli::args::Check;
 use crate::cli::output::{print, print_json, spinner};
 use crate::cli::place::PATIENCE;
 use crate::cli::target::{SharedVolume, Target, read_control};
-use crate::content::{BackingFiles, Contents};
+use crate::content::{BackingFiles, Chunks, Contents};
 use crate::store::StoreError;
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
@@ -76,16 +76,35 @@ fn shared(volume: &SharedVolume, collect: bool) -> Result<Value, Failure> {
         mode: Mode::Shared { sessions: &[] },
     };
     let report = judged(judge_in_use(&*store), &inputs)?;
-    if let (true, Some(objects)) = (collect, contents.objects()) {
-        let names = report.garbage.iter().filter_map(|garbage| garbage.document.strip_prefix(OBJECT));
-        let mut removed = 0;
-        for name in names {
-            objects.remove(name)?;
-            removed += 1;
-        }
-        eprintln!("lockwood: removed {removed} objects that nothing names");
+    if let (true, Contents::Chunks(chunks)) = (collect, &contents) {
+        collect_garbage(chunks, &report)?;
     }
     Ok(serde_json::to_value(report)?)
+}
+
+/// Removes the chunks and objects among the garbage.
+fn collect_garbage(chunks: &Chunks, report: &Report) -> Result<(), Failure> {
+    let named = |prefix| {
+        let documents = report.garbage.iter().map(|garbage| garbage.document.as_str());
+        documents.filter_map(|document| document.strip_prefix(prefix)).collect::<Vec<_>>()
+    };
+    let (files, objects) = (named(CHUNKS), named(OBJECT));
+    if !files.is_empty() || !objects.is_empty() {
+        // What speaks of none of it now is not to be undone when it is gone.
+        chunks.settle()?;
+    }
+    let mut removed = 0;
+    for ino in files.iter().filter_map(|ino| ino.parse().ok()) {
+        removed += u64::from(chunks.collect_stray(ino)?);
+    }
+    if removed > 0 {
+        eprintln!("lockwood: removed the chunks of {removed} files that are gone");
+    }
+    if let Some(store) = chunks.objects() {
+        objects.iter().try_for_each(|name| store.remove(name))?;
+        eprintln!("lockwood: removed {} objects that nothing names", objects.len());
+    }
+    Ok(())
 }
 
 fn judged(judge: Judgement, inputs: &Inputs<'_>) -> Result<Report, StoreError> {

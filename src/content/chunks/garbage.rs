@@ -1,5 +1,5 @@
-//! Objects that a session has put and that nothing names: what is left where it died between putting one and naming it, or
-//! between letting go of one and removing it.
+//! What nothing speaks of: objects that a session has put and that nothing names, left where it died between putting one and
+//! naming it, or between letting go of one and removing it; and chunks of inodes that are gone.
 //!
 //! A session that has ended names nothing any more: every commit checks its session. So what it has not named by then is
 //! garbage, however young; and what a living one has put is left alone.
@@ -43,6 +43,21 @@ impl Chunks {
             objects.remove(name)?;
         }
         Ok(garbage.len() as u64)
+    }
+
+    /// Removes the chunks of an inode that has neither a node nor an orphan document, and returns whether it was so: that of
+    /// a file which was removed before its node could say that it has chunks. No inode number is used twice, and chunks are
+    /// written while there is a node; so nobody ever speaks of these.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn collect_stray(&self, ino: u64) -> Result<bool, ContentError> {
+        let spoken_for = self.shared.store.get_many(&[Key::Node(Ino(ino)), Key::Orphan(Ino(ino))])?;
+        let is_stray = spoken_for.iter().all(Option::is_none);
+        if is_stray {
+            self.remove(ino)?;
+        }
+        Ok(is_stray)
     }
 
     /// Returns when no power cut brings back what the store does not show any more, as far as the store can be asked to

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::some_node;
 use crate::content::{ChunkFile, Chunks, ContentError, MAX_SIZE, View};
-use crate::document::{Document, Ino, Key, Session, SessionId, SessionState, Version};
+use crate::document::{Document, Ino, Key, Orphan, Session, SessionId, SessionState, Version};
 use crate::store::memory::MemoryStore;
 use crate::store::{Commit, Reader as _, Store as _, StoreError};
 
@@ -235,6 +235,20 @@ fn nothing_is_copied_to_or_punched_in_what_another_host_has_removed() {
     host(&store).remove(1).unwrap();
     assert!(matches!(copy(), Err(ContentError::Conflict(Key::Node(_)))));
     assert_eq!(host(&store).list().map(Result::unwrap).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn chunks_of_an_inode_that_is_gone_are_collected_and_no_others() {
+    let store = store();
+    let chunks = host(&store);
+    for ino in 1..4 {
+        chunks.file(ino).write_at(&[1; 3000], 0, None).unwrap();
+    }
+    store
+        .commit(&Commit::new().put(Key::Orphan(Ino(2)), Document::Orphan(Orphan { session: SessionId(7) })))
+        .unwrap();
+    assert_eq!([1, 2, 3].map(|ino| chunks.collect_stray(ino).unwrap()), [false, false, true]);
+    assert_eq!(chunks.list().map(Result::unwrap).collect::<Vec<_>>(), [1, 2]);
 }
 
 #[test]
