@@ -272,34 +272,50 @@ fn host_error(error: std::io::Error) -> NamespaceError {
     crate::store::StoreError::io("a backing file that the kernel writes cannot be looked at", error).into()
 }
 
-/// Lets the nodes of those files catch up that the kernel was writing when the process before this one died.
+/// Lets the nodes of those files catch up that the kernel was writing when the process before this one died. A file that
+/// cannot be looked at keeps no other from that, and stays marked.
 ///
 /// # Errors
-/// When the store fails, or the host; the next mount does it again.
+/// When the store fails; the next mount does it again.
 pub(in crate::namespace) fn recover(store: &dyn Store, contents: &Contents) -> Result<()> {
     let Some(files) = contents.backing() else { return Ok(()) };
+    let mut damaged = Vec::new();
     for ino in files.left_ahead()?.into_iter().map(Ino) {
-        let Some((_, node)) = store.node(ino)? else { continue };
-        let Some(size) = node.regular().filter(|r| r.place == ContentPlace::Backing).map(|r| r.size) else {
-            continue;
-        };
-        let Some(file) = files.find(ino.0)? else { continue };
-        let Some(host) = file.whole(size)? else { continue };
-        if let Some(ahead) = left_ahead(&host, size, node.ctime).map_err(host_error)? {
-            let at: Timestamp = ahead.modified().max(node.ctime);
-            let delta = NodeDelta {
-                extent: Some(extent(&ahead)),
-                mtime: Some(at),
-                ctime: Some(at),
-                mode_clear: privilege_bits(&node),
-                ..NodeDelta::default()
-            };
-            log::info!(
-                "inode {ino} was being written when the last mount died; it has {} bytes",
-                ahead.size()
-            );
-            store.commit(&Commit::new().merge(Key::Node(ino), delta))?;
+        match left_by_kernel(store, files, ino) {
+            Ok(None) => {}
+            Ok(Some(delta)) => {
+                store.commit(&Commit::new().merge(Key::Node(ino), delta))?;
+            }
+            Err(error) => {
+                log::error!(
+                    "inode {ino} was being written when the last mount died, and cannot be looked at: {error}"
+                );
+                damaged.push(ino);
+            }
         }
     }
-    Ok(files.none_left_ahead()?)
+    files.none_left_ahead()?;
+    for ino in damaged {
+        files.may_be_ahead(ino.0, false)?;
+    }
+    Ok(())
+}
+
+/// What the kernel has made of a file and its node does not say; none if nothing.
+fn left_by_kernel(store: &dyn Store, files: &BackingFiles, ino: Ino) -> Result<Option<NodeDelta>> {
+    let Some((_, node)) = store.node(ino)? else { return Ok(None) };
+    let backed = node.regular().filter(|regular| regular.place == ContentPlace::Backing);
+    let Some(size) = backed.map(|regular| regular.size) else { return Ok(None) };
+    let Some(file) = files.find(ino.0)? else { return Ok(None) };
+    let Some(host) = file.whole(size)? else { return Ok(None) };
+    let Some(ahead) = left_ahead(&host, size, node.ctime).map_err(host_error)? else { return Ok(None) };
+    log::info!("inode {ino} was being written when the last mount died; it has {} bytes", ahead.size());
+    let at: Timestamp = ahead.modified().max(node.ctime);
+    Ok(Some(NodeDelta {
+        extent: Some(extent(&ahead)),
+        mtime: Some(at),
+        ctime: Some(at),
+        mode_clear: privilege_bits(&node),
+        ..NodeDelta::default()
+    }))
 }

@@ -1,7 +1,10 @@
-//! An engine whose changes of advisory locks can fail, whose notices can be lost, and which counts what it is asked.
+//! An engine whose changes of advisory locks can fail, of which a document can be damaged, whose notices can be lost, and
+//! which counts what it is asked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use parking_lot::Mutex;
 
 use crate::document::{Key, Stored, Version};
 use crate::store::memory::MemoryStore;
@@ -13,6 +16,8 @@ use crate::store::{
 #[derive(Default)]
 pub(super) struct Engine {
     memory: MemoryStore,
+    /// What stands there cannot be read.
+    pub(super) damaged: Mutex<Option<Key>>,
     /// No change of advisory locks gets there.
     pub(super) away: AtomicBool,
     /// Nobody is told of anything.
@@ -42,6 +47,9 @@ impl Engine {
 impl Reader for Engine {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
         self.reads.fetch_add(1, SeqCst);
+        if self.damaged.lock().as_ref() == Some(key) {
+            return Err(StoreError::Damaged { key: key.to_string(), cause: "a test".to_owned() });
+        }
         self.memory.get(key)
     }
 
