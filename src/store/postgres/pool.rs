@@ -165,15 +165,23 @@ impl Pool {
         }
     }
 
-    /// Gives a connection back. One that is of no use is closed; all that are idle may be of its kind, and are tried next.
+    /// Gives a connection back. With one that is of no use go all that are idle: what ended it, a server that fell silent
+    /// or changed its role, has as a rule ended them, and each would be found out only after a wait of its own. Those that
+    /// others work with either answer, and are as good as new, or are found out by them.
     pub(super) fn give(&self, pooled: Pooled) {
         if pooled.connection.usable() {
             self.connections.lock().idle.push(pooled);
             self.returned.notify_one();
-        } else {
-            drop(pooled);
-            self.forget();
+            return;
         }
+        let dropped = {
+            let mut connections = self.connections.lock();
+            let idle = std::mem::take(&mut connections.idle);
+            connections.open -= 1 + idle.len();
+            idle
+        };
+        self.returned.notify_all();
+        drop((pooled, dropped));
     }
 
     fn forget(&self) {

@@ -1,22 +1,25 @@
-//! Lost answers: connections that are cut at any byte, and a server that crashes, while commits are under way.
+//! Lost answers: connections that are cut at any byte or fall silent, and a server that crashes, while commits are made.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
 use lockwood::document::{Document, Ino, Key, Orphan, SessionId};
-use lockwood::store::{Commit, CommitError, Store};
+use lockwood::store::{Commit, CommitError, Reader, Store};
 
 use super::server::PostgresServer;
 use super::{empty, format, open};
 
-/// Between client and server: delays what passes, or cuts a connection when so many bytes have come from the server.
+/// Between client and server: delays what passes, cuts a connection when so many bytes have come from the server, or keeps
+/// all answers back from the connections that there are, without ending them.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     cut: Arc<AtomicBool>,
     cuts: Arc<AtomicU64>,
+    made: Arc<AtomicU64>,
+    silent_below: Arc<AtomicU64>,
 }
 
 impl Proxy {
@@ -24,9 +27,17 @@ impl Proxy {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (cut, cuts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let proxy = Self { port, cut: Arc::clone(&cut), cuts: Arc::clone(&cuts) };
+        let (made, silent_below) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let proxy = Self {
+            port,
+            cut: Arc::clone(&cut),
+            cuts: Arc::clone(&cuts),
+            made: Arc::clone(&made),
+            silent_below: Arc::clone(&silent_below),
+        };
         std::thread::spawn(move || {
-            for (number, client) in listener.incoming().enumerate() {
+            for client in listener.incoming() {
+                let number = made.fetch_add(1, Ordering::SeqCst);
                 let Ok(client) = client else { continue };
                 let Ok(behind) = TcpStream::connect(("127.0.0.1", server)) else { continue };
                 client.set_nodelay(true).unwrap();
@@ -35,10 +46,14 @@ impl Proxy {
                 let (to, from) = (behind.try_clone().unwrap(), client.try_clone().unwrap());
                 std::thread::spawn(move || pump(from, to, delay, || false));
                 let (cut, cuts) = (Arc::clone(&cut), Arc::clone(&cuts));
+                let silent_below = Arc::clone(&silent_below);
                 std::thread::spawn(move || {
                     let mut passed = 0;
                     pump(behind, client, delay, move || {
                         passed += 1;
+                        while number < silent_below.load(Ordering::SeqCst) {
+                            std::thread::park();
+                        }
                         let now = cut.load(Ordering::Relaxed) && passed * 150 > bytes;
                         cuts.fetch_add(u64::from(now), Ordering::Relaxed);
                         now
@@ -47,6 +62,11 @@ impl Proxy {
             }
         });
         proxy
+    }
+
+    /// What was made until now hears nothing more; what is sent still arrives.
+    pub(crate) fn silence(&self) {
+        self.silent_below.store(self.made.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 }
 
@@ -107,6 +127,40 @@ fn lost_answers_are_found_out() {
         proxy.cuts.load(Ordering::Relaxed)
     );
     assert!(closed > 5, "no commit was in doubt");
+}
+
+/// Reads at once, so that there are as many idle connections behind them.
+fn open_connections(store: &dyn Store, count: usize) {
+    let (store, barrier) = (&store, Barrier::new(count));
+    std::thread::scope(|scope| {
+        for _ in 0..count {
+            scope.spawn(|| {
+                barrier.wait();
+                for ino in 0..50 {
+                    store.get(&Key::Orphan(Ino(ino))).unwrap();
+                }
+            });
+        }
+    });
+}
+
+/// One of them is waited for, which takes 10 seconds, and not one after the other.
+#[test]
+fn connections_that_fell_silent_are_given_up_together() {
+    let Some(server) = PostgresServer::start() else { return };
+    let proxy = Proxy::before(server.port(), Duration::from_millis(1));
+    let store = empty(&server.url_through(proxy.port, "silent"));
+    open_connections(&store, 6);
+    let connections = "SELECT count(*) FROM silent.outcome";
+    assert!(server.psql("lockwood", connections).parse::<u32>().unwrap() >= 4);
+    proxy.silence();
+    let begun = Instant::now();
+    assert!(store.get(&Key::Volume).unwrap().is_none());
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    let key = Key::Orphan(Ino(1));
+    let document = Document::Orphan(Orphan { session: SessionId(1) });
+    store.commit(&Commit::new().absent(key.clone()).put(key, document)).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
 #[test]
