@@ -174,21 +174,25 @@ fn gather(first: Told, tell: &Receiver<Told>, until: Option<Instant>) -> Vec<Tol
 
 fn send(pool: &Pool, connection: &mut Option<Connection>, payloads: &[String]) -> Result<(), StoreError> {
     let within = Duration::from_secs(5);
-    let open = match connection {
+    let mut open = match connection.take() {
         Some(open) if open.usable() => open,
-        other => {
+        _ => {
             let mut fresh = pool.connect(within).map_err(|(error, _)| error)?;
             // A notice that a crash of the server loses tells of nothing that a listener still has.
             fresh
                 .batch("SET synchronous_commit = off", within)
                 .map_err(|failure| error::running(&pool.target, "cannot notify", &failure))?;
-            other.insert(fresh)
+            fresh
         }
     };
     let params = vec![Value::Text(pool.target.channel()), Value::Texts(payloads.to_vec())];
     // Not counted: nobody waits for it.
     match open.run(&[Call { sql: Sql::Text(NOTIFY), params }], within, &RoundTrips::default()) {
-        Ok(_) => Ok(()),
+        Ok(_) => {
+            *connection = Some(open);
+            Ok(())
+        }
+        // What a replica refuses it refuses for ever, and another connection may lead to the primary.
         Err(failure) => Err(error::running(&pool.target, "cannot notify", &failure)),
     }
 }

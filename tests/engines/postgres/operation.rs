@@ -9,6 +9,7 @@ use lockwood::store::{Commit, Reader, Store};
 use super::lost::Proxy;
 use super::server::PostgresServer;
 use super::{empty, format, open};
+use crate::common::until;
 
 const TRIES: u64 = 5;
 
@@ -136,6 +137,32 @@ fn what_is_wrong_is_said() {
     // Through the socket, as Debian's administrators come.
     let socket = server.socket_directory().display().to_string().replace('/', "%2F");
     open(&format!("postgres://lockwood@{socket}:{port}/lockwood?schema=good")).close();
+}
+
+/// A replica refuses to notify for as long as the connection to it lasts; here nobody may, which is refused in the same way.
+#[test]
+fn notices_that_are_refused_are_told_on_another_connection() {
+    let Some(server) = PostgresServer::start() else { return };
+    drop(format(&server.url("told")));
+    server.psql(
+        "lockwood",
+        "CREATE ROLE mounter LOGIN; GRANT USAGE ON SCHEMA told TO mounter; \
+         GRANT ALL ON ALL TABLES IN SCHEMA told TO mounter; GRANT ALL ON ALL SEQUENCES IN SCHEMA told TO mounter; \
+         REVOKE EXECUTE ON FUNCTION pg_notify(text, text) FROM PUBLIC",
+    );
+    let store = open(&format!("postgres://mounter@127.0.0.1:{}/lockwood?schema=told", server.port()));
+    store.commit(&Commit::new().put(Key::Orphan(Ino(7)), orphan())).unwrap();
+    let teller = || {
+        let telling = "SELECT coalesce(max(pid), 0) FROM pg_stat_activity \
+            WHERE usename = 'mounter' AND query LIKE '%pg_notify($1%'";
+        server.psql("lockwood", telling).parse::<u32>().unwrap()
+    };
+    let mut first = 0;
+    until("it tries to tell", || {
+        first = teller();
+        first != 0
+    });
+    until("it tries on another connection", || ![0, first].contains(&teller()));
 }
 
 /// A volume that a program before advisory locks has made.
