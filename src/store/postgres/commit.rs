@@ -11,8 +11,8 @@ use super::tables::{CHANGED, CLOSED, FENCED, IS_THERE, MISFIT};
 use super::value::Value;
 use super::{error, read, whole};
 use crate::ambient;
-use crate::document::Version;
-use crate::store::{Commit, CommitError, StoreError};
+use crate::document::{Document, SessionState, Version};
+use crate::store::{Commit, CommitError, StoreError, Write};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 const COMMIT: &str = "COMMIT";
@@ -23,13 +23,17 @@ const SET_OUTCOME: &str = "WITH found AS (UPDATE outcome SET number = $2, versio
      SELECT CAST(coalesce((SELECT CAST(version AS text) FROM found), 'lockwood: the connection was given up') AS bigint)";
 const CLOSE_OUTCOME: &str =
     "UPDATE outcome SET closed = true WHERE connection = $1 RETURNING number, version";
+/// What a busy server may need.
+const HEARTBEAT_MIN: Duration = Duration::from_millis(500);
+const HEARTBEAT_MAX: Duration = Duration::from_millis(2500);
 
 pub(super) fn commit(pool: &Pool, commit: &Commit) -> Result<Version, CommitError> {
     let plan = Plan::of(commit).map_err(CommitError::Conflict)?;
     let deadline = pool.deadline();
     let mut pause = Duration::from_millis(1);
+    let answer_within = answer_within(commit);
     loop {
-        match attempt(pool, &plan, deadline)? {
+        match attempt(pool, &plan, deadline, answer_within)? {
             Attempt::Made(version) => return Ok(version),
             Attempt::Again(error) => {
                 if ambient::monotonic() >= deadline {
@@ -48,7 +52,24 @@ enum Attempt {
     Again(StoreError),
 }
 
-fn attempt(pool: &Pool, plan: &Plan, deadline: Instant) -> Result<Attempt, CommitError> {
+/// How long an attempt waits for its answer, if not for as long as there is time. A session is taken for dead a lease after
+/// its last heartbeat, so one that a server keeps to itself is made on another connection, perhaps to another server, a
+/// quarter of the lease later. It waits for nobody's commit. All others may: for rows, and for a standby.
+fn answer_within(commit: &Commit) -> Option<Duration> {
+    match &commit.writes[..] {
+        [Write::Put(_, Document::Session(session))] if session.state == SessionState::Live => {
+            Some((Duration::from_millis(session.lease_ms) / 4).clamp(HEARTBEAT_MIN, HEARTBEAT_MAX))
+        }
+        _ => None,
+    }
+}
+
+fn attempt(
+    pool: &Pool,
+    plan: &Plan,
+    deadline: Instant,
+    answer_within: Option<Duration>,
+) -> Result<Attempt, CommitError> {
     let mut pooled = pool.take(deadline)?;
     pooled.number += 1;
     let (id, number) = (pooled.id, pooled.number);
@@ -56,7 +77,8 @@ fn attempt(pool: &Pool, plan: &Plan, deadline: Instant) -> Result<Attempt, Commi
         Some(whole) => (vec![whole], true),
         None => (one_by_one(plan, id, number), false),
     };
-    let within = deadline.saturating_duration_since(ambient::monotonic()).max(Duration::from_millis(100));
+    let left = deadline.saturating_duration_since(ambient::monotonic()).max(Duration::from_millis(100));
+    let within = answer_within.map_or(left, |within| within.min(left));
     let done = pooled.connection.run(&calls, within, &pool.trips);
     // Whose row is closed or gone cannot commit any more, nor can it on a server that has become a replica.
     if let Err(Failure::Refused { error, .. }) = &done

@@ -16,11 +16,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Runtime;
 use tokio_postgres::error::Severity;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Error, NoTls, Notification, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, Notification, Row, Statement};
 
 use super::tables::{Action, sql};
 use super::tls;
-use super::url::{Target, chain};
+use super::url::{Target, Trust, chain};
 use super::value::Value;
 use super::whole::{self, Parts};
 use crate::document::Kind;
@@ -34,6 +34,8 @@ pub(super) enum Sql {
     Text(&'static str),
 }
 
+/// How long one of several hosts has to let us in: well within a lease, and enough for a busy one.
+const ENTER_WITHIN: Duration = Duration::from_secs(3);
 /// How many statements for whole commits a connection keeps, each some 100 KiB on the server.
 const WHOLES_MAX: usize = 64;
 
@@ -117,25 +119,25 @@ impl Connection {
             .enable_all()
             .build()
             .map_err(|error| other(&error))?;
-        let opened = runtime.block_on(async {
-            tokio::time::timeout(within, async {
-                Ok::<_, ConnectError>(match &target.tls {
-                    None => {
-                        let (client, link) =
-                            target.config.connect(NoTls).await.map_err(ConnectError::Server)?;
-                        (client, Box::new(link) as Box<dyn Link>)
+        let (client, link) = runtime.block_on(async {
+            // Each has its part of the time: one that takes the call and says nothing must not keep us from the next.
+            let each = match u32::try_from(target.hosts().len()) {
+                Ok(0 | 1) | Err(_) => within,
+                Ok(hosts) => (within / hosts).min(ENTER_WITHIN),
+            };
+            let mut failed = ConnectError::Other("there is no host".to_owned());
+            for (at, host) in target.hosts() {
+                match tokio::time::timeout(each, enter(host, target.tls.as_ref())).await {
+                    Ok(Ok(entered)) => {
+                        target.entered(at);
+                        return Ok(entered);
                     }
-                    Some(trust) => {
-                        let connector = tls::connector(trust).map_err(ConnectError::Other)?;
-                        let (client, link) =
-                            target.config.connect(connector).await.map_err(ConnectError::Server)?;
-                        (client, Box::new(link) as Box<dyn Link>)
-                    }
-                })
-            })
-            .await
-        });
-        let (client, link) = opened.map_err(|_| ConnectError::Other("no answer in time".to_owned()))??;
+                    Ok(Err(error)) => failed = error,
+                    Err(_) => failed = ConnectError::Other("no answer in time".to_owned()),
+                }
+            }
+            Err(failed)
+        })?;
         let wire = Wire { link: Some(link), lost: None, notifications: Vec::new() };
         Ok(Self { client, wire, runtime, statements: HashMap::new(), usable: true })
     }
@@ -263,6 +265,20 @@ impl Connection {
         self.usable = false;
         Failure::Lost(self.wire.lost.take().unwrap_or(cause))
     }
+}
+
+async fn enter(host: &Config, trust: Option<&Trust>) -> Result<(Client, Box<dyn Link>), ConnectError> {
+    Ok(match trust {
+        None => {
+            let (client, link) = host.connect(NoTls).await.map_err(ConnectError::Server)?;
+            (client, Box::new(link))
+        }
+        Some(trust) => {
+            let connector = tls::connector(trust).map_err(ConnectError::Other)?;
+            let (client, link) = host.connect(connector).await.map_err(ConnectError::Server)?;
+            (client, Box::new(link))
+        }
+    })
 }
 
 fn is_whole(sql: &Sql) -> bool {

@@ -7,10 +7,12 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
 use crate::document::text;
 
@@ -19,11 +21,23 @@ const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Options that the driver does not know, or not in the way that we do.
 const OWN: [&str; 5] = ["schema", "sslmode", "sslrootcert", "passfile", "pool_size"];
 const SCHEMA_MAX: usize = 48;
+/// For how long a host may not answer when it is called. One packet may be lost, and the next host of several has its turn
+/// well within a lease.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// A link is down when nothing that was sent has arrived for so long. Only the network is judged by it: a machine that is
+/// there says so for each packet, however long the server takes to answer.
+const LINK_DOWN_AFTER: Duration = Duration::from_secs(3);
+/// Who waits for an answer, or for notices, has nothing under way that could fail to arrive; so the link is asked.
+const ASK_IDLE_LINK_AFTER: Duration = Duration::from_secs(2);
+const ASK_IDLE_LINK_EVERY: Duration = Duration::from_secs(1);
 
 /// Where a volume is, and how to get there.
 #[derive(Clone)]
 pub struct Target {
-    pub(super) config: Config,
+    /// How each of the hosts is reached; as one if the driver is to choose among them.
+    hosts: Vec<Config>,
+    /// Which of them has answered last.
+    last: Arc<AtomicUsize>,
     pub(super) schema: String,
     /// Certificates to trust; none for no encryption.
     pub(super) tls: Option<Trust>,
@@ -66,7 +80,9 @@ impl Target {
     #[must_use]
     pub fn with(mut self, password: Option<String>, patience: Duration) -> Self {
         if let Some(password) = password {
-            self.config.password(password);
+            for host in &mut self.hosts {
+                host.password(password.as_str());
+            }
         }
         self.commit_timeout = patience;
         self
@@ -91,9 +107,11 @@ impl Target {
                 .find(|(name, _)| *name == wanted)
                 .map(|(_, value)| String::from_utf8_lossy(&text::decode(value)).into_owned())
         };
-        let mut config: Config = format!("{base}?{}", others.join("&"))
-            .parse()
-            .map_err(|error: tokio_postgres::Error| UrlError(chain(&error)))?;
+        let parsed = |base: &str| -> Result<Config, UrlError> {
+            let parsed = format!("{base}?{}", others.join("&")).parse();
+            parsed.map_err(|error: tokio_postgres::Error| UrlError(chain(&error)))
+        };
+        let config = parsed(base)?;
         let schema = own("schema").unwrap_or_else(|| "lockwood".to_owned());
         check_schema(&schema)?;
         let number = |option: &str, default: u64| match own(option) {
@@ -118,24 +136,71 @@ impl Target {
             None | Some("require" | "verify-full") => Some(trust),
             Some(_) => return Err(wrong("sslmode is disable, require or verify-full")),
         };
-        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
-        config.application_name("lockwood");
-        config.connect_timeout(Duration::from_secs(5));
-        config.keepalives_idle(Duration::from_secs(10));
-        config.tcp_user_timeout(Duration::from_secs(20));
-        if config.get_password().is_none()
-            && let Some(password) = password(own("passfile"), &[&host, &port.to_string(), &database, &user])?
-        {
-            config.password(password);
+        let password = match config.get_password() {
+            Some(_) => None,
+            None => password(own("passfile"), &[&host, &port.to_string(), &database, &user])?,
+        };
+        let server = places.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(",");
+        let server = format!("{server}/{database} as {user}");
+        let mut hosts = each_host(base).iter().map(|base| parsed(base)).collect::<Result<Vec<_>, _>>()?;
+        let apart = hosts.iter().all(|host| self::places(host).len() == 1) && hosts.len() == places.len();
+        if !apart || config.get_load_balance_hosts() != LoadBalanceHosts::Disable {
+            hosts = vec![config];
         }
-        let hosts: Vec<String> = places.iter().map(|(host, port)| format!("{host}:{port}")).collect();
-        let server = format!("{}/{database} as {user}", hosts.join(","));
-        Ok(Self { config, schema, tls, pool_size, commit_timeout: COMMIT_TIMEOUT, server })
+        for host in &mut hosts {
+            host.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
+            set_limits(host);
+            if let Some(password) = &password {
+                host.password(password.as_str());
+            }
+        }
+        let last = Arc::default();
+        Ok(Self { hosts, last, schema, tls, pool_size, commit_timeout: COMMIT_TIMEOUT, server })
     }
 
     /// The channel of the volume's notices.
     pub(super) fn channel(&self) -> String {
         format!("lockwood_{}", self.schema)
+    }
+
+    /// The hosts in the order in which they are to be tried.
+    pub(super) fn hosts(&self) -> impl ExactSizeIterator<Item = (usize, &Config)> {
+        let first = self.last.load(Ordering::Relaxed);
+        (0..self.hosts.len()).map(move |n| (first + n) % self.hosts.len()).map(|at| (at, &self.hosts[at]))
+    }
+
+    /// This host has let us in. If it did so because it is the primary, it is tried first from now on, so that a dead host
+    /// before it in the URL is not waited for each time. A replica is given up for another host, and so must not come first.
+    pub(super) fn entered(&self, host: usize) {
+        if self.hosts[host].get_target_session_attrs() == TargetSessionAttrs::ReadWrite {
+            self.last.store(host, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The URL up to its options, once for each host that it names before them. Its parts end where they do for the driver.
+fn each_host(base: &str) -> Vec<String> {
+    let (scheme, rest) = base.split_once("://").unwrap_or((base, ""));
+    let (user, rest) =
+        rest.split_once('@').map_or((String::new(), rest), |(u, rest)| (format!("{u}@"), rest));
+    let (hosts, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    hosts.split(',').map(|host| format!("{scheme}://{user}{host}{path}")).collect()
+}
+
+/// Gives an option of the driver our default where the URL does not set it.
+fn set_limits(config: &mut Config) {
+    config.application_name("lockwood");
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_WITHIN);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(LINK_DOWN_AFTER);
+    }
+    if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
+        config.keepalives_idle(ASK_IDLE_LINK_AFTER);
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_interval(ASK_IDLE_LINK_EVERY);
     }
 }
 
@@ -231,10 +296,35 @@ mod tests {
             Target::parse("postgres://me:secret@db.example:5433/files?schema=second&pool_size=3").unwrap();
         assert_eq!((target.schema.as_str(), target.pool_size), ("second", 3));
         assert!(target.tls.is_some(), "other machines are spoken to with encryption");
-        let told = format!("{target} {target:?} {:?}", target.config);
+        let told = format!("{target} {target:?} {:?}", target.hosts);
         assert!(told.contains("db.example:5433/files as me") && !told.contains("secret"), "{told}");
         let local = Target::parse("postgres://me@localhost/files").unwrap();
         assert!(local.tls.is_none() && local.schema == "lockwood");
+    }
+
+    #[test]
+    fn each_host_is_tried_and_the_primary_first() {
+        let url = "postgres://me:a@b:5433,c,[::1]:1/files?keepalives_idle=7&target_session_attrs=";
+        let order =
+            |target: &Target| target.hosts().map(|(_, host)| places(host)).collect::<Vec<_>>().concat();
+        for (attributes, first) in [("any", "b"), ("read-write", "c")] {
+            let target = Target::parse(&format!("{url}{attributes}"))
+                .unwrap()
+                .with(Some("p".to_owned()), COMMIT_TIMEOUT);
+            assert_eq!(
+                order(&target),
+                [("b", 5433), ("c", 5432), ("[::1]", 1)].map(|(h, p)| (h.to_owned(), p))
+            );
+            target.entered(1);
+            assert_eq!((order(&target).len(), order(&target)[0].0.as_str()), (3, first));
+            for (_, host) in target.hosts() {
+                assert_eq!((host.get_password(), host.get_user()), (Some(&b"p"[..]), Some("me")));
+                assert_eq!(host.get_keepalives_idle(), Duration::from_secs(7), "what the URL sets is kept");
+                assert_eq!(host.get_tcp_user_timeout(), Some(&LINK_DOWN_AFTER));
+            }
+        }
+        let chosen = Target::parse("postgres://me@b,c/files?load_balance_hosts=random").unwrap();
+        assert_eq!((chosen.hosts.len(), order(&chosen).len()), (1, 2));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use lockwood::store::{Commit, CommitError, Reader, Store, StoreError};
 use super::server::PostgresServer;
 use super::{empty, open};
 
-fn session(id: SessionId, heartbeat: u64, state: SessionState) -> Document {
+pub(super) fn session(id: SessionId, heartbeat: u64, state: SessionState) -> Document {
     Document::Session(Session {
         id,
         host: "host".to_owned(),

@@ -130,7 +130,7 @@ fn lost_answers_are_found_out() {
 }
 
 /// Reads at once, so that there are as many idle connections behind them.
-fn open_connections(store: &dyn Store, count: usize) {
+pub(super) fn open_connections(store: &dyn Store, count: usize) {
     let (store, barrier) = (&store, Barrier::new(count));
     std::thread::scope(|scope| {
         for _ in 0..count {

@@ -5,6 +5,7 @@ mod lost;
 mod operation;
 #[path = "../../common/postgres.rs"]
 pub(crate) mod server;
+mod silent;
 mod whole;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,0 +1,47 @@
+//! Servers that say nothing and end no connection: what a session says of itself arrives in time all the same.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use lockwood::document::{Key, SessionId, SessionState};
+use lockwood::store::{Commit, Reader, Store};
+
+use super::fence::session;
+use super::lost::{Proxy, open_connections};
+use super::server::PostgresServer;
+use super::{empty, format, open};
+
+/// The lease is 10 seconds, a heartbeat comes every third of it, and the server has made the one whose answer is kept back.
+#[test]
+fn a_heartbeat_leaves_a_silent_connection_within_the_lease() {
+    let Some(server) = PostgresServer::start() else { return };
+    let proxy = Proxy::before(server.port(), Duration::from_millis(1));
+    let store = empty(&server.url_through(proxy.port, "beat"));
+    let key = Key::Session(SessionId(7));
+    let beat = |heartbeat| session(SessionId(7), heartbeat, SessionState::Live);
+    let version = store.commit(&Commit::new().put(key.clone(), beat(0))).unwrap();
+    open_connections(&store, 6);
+    proxy.silence();
+    let begun = Instant::now();
+    let made = store.commit(&Commit::new().at(key.clone(), version).put(key.clone(), beat(1))).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(store.get(&key).unwrap().unwrap().version, made);
+}
+
+/// As a machine does that stands still: the first host takes calls and does not answer them.
+#[test]
+fn a_host_that_takes_calls_and_says_nothing_is_passed_over() {
+    let Some(server) = PostgresServer::start() else { return };
+    drop(format(&server.url("passed")));
+    let mute = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", mute.local_addr().unwrap().port(), server.port());
+    let options = "schema=passed&target_session_attrs=read-write";
+    let store = open(&format!("postgres://lockwood@{hosts}/lockwood?{options}"));
+    let begun = Instant::now();
+    open_connections(&store, 4);
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "it is not asked first any more: {:?}",
+        begun.elapsed()
+    );
+}
