@@ -80,9 +80,9 @@ fn attempt(
     let left = deadline.saturating_duration_since(ambient::monotonic()).max(Duration::from_millis(100));
     let within = answer_within.map_or(left, |within| within.min(left));
     let done = pooled.connection.run(&calls, within, &pool.trips);
-    // Whose row is closed or gone cannot commit any more, nor can it on a server that has become a replica.
+    // Whose row is closed or gone cannot commit any more.
     if let Err(Failure::Refused { error, .. }) = &done
-        && (says(error, CLOSED) || error.code().is_some_and(|code| code.code() == "25006"))
+        && says(error, CLOSED)
     {
         pooled.connection.give_up();
     }

@@ -247,8 +247,9 @@ impl Connection {
     fn failure(&mut self, call: usize, error: Error) -> Failure {
         match error.as_db_error() {
             Some(db) if matches!(db.parsed_severity(), Some(Severity::Error)) => {
-                // A statement that the server has forgotten, or whose tables were altered.
-                if matches!(db.code().code(), "26000" | "0A000") {
+                // A statement that the server has forgotten, or whose tables were altered; or the server is a replica, and
+                // another connection may lead to the primary.
+                if matches!(db.code().code(), "26000" | "0A000" | "25006") {
                     self.usable = false;
                 }
                 Failure::Refused { call, error }
