@@ -7,11 +7,12 @@ use tokio_postgres::{Error, Row};
 use super::connection::{Call, Failure, Sql};
 use super::plan::{Plan, Step};
 use super::pool::{Pool, jittered};
-use super::tables::{CHANGED, CLOSED, FENCED, IS_THERE, MISFIT};
+use super::rows::key_values;
+use super::tables::{CHANGED, CLOSED, FENCED, HOLD_BACK, IS_LIVE, IS_THERE, LET_GO, MISFIT};
 use super::value::Value;
 use super::{error, read, whole};
 use crate::ambient;
-use crate::document::{Document, SessionState, Version};
+use crate::document::{Document, Key, SessionState, Version};
 use crate::store::{Commit, CommitError, StoreError, Write};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
@@ -30,10 +31,43 @@ const HEARTBEAT_MAX: Duration = Duration::from_millis(2500);
 pub(super) fn commit(pool: &Pool, commit: &Commit) -> Result<Version, CommitError> {
     let plan = Plan::of(commit).map_err(CommitError::Conflict)?;
     let deadline = pool.deadline();
+    for fenced in fenced(commit) {
+        of_session(pool, HOLD_BACK, fenced)?;
+    }
+    let done = until_made(pool, &plan, deadline, answer_within(commit));
+    if let Err(CommitError::Conflict(_)) = &done {
+        for spared in fenced(commit) {
+            of_session(pool, LET_GO, spared)?;
+        }
+    }
+    done
+}
+
+/// The sessions that a commit fences: their own commits are held back before it.
+fn fenced(commit: &Commit) -> impl Iterator<Item = &Key> {
+    commit.writes.iter().filter_map(|write| match write {
+        Write::Put(key, Document::Session(session)) if session.state == SessionState::Fenced => Some(key),
+        _ => None,
+    })
+}
+
+/// Runs a statement about a session, and returns whether there was a row.
+fn of_session(pool: &Pool, sql: &'static str, key: &Key) -> Result<bool, StoreError> {
+    let calls = [Call { sql: Sql::Text(sql), params: key_values(key) }];
+    let rows = pool
+        .read("cannot look at a session", |connection, within| connection.run(&calls, within, &pool.trips))?;
+    Ok(rows.first().is_some_and(|rows| !rows.is_empty()))
+}
+
+fn until_made(
+    pool: &Pool,
+    plan: &Plan,
+    deadline: Instant,
+    answer_within: Option<Duration>,
+) -> Result<Version, CommitError> {
     let mut pause = Duration::from_millis(1);
-    let answer_within = answer_within(commit);
     loop {
-        match attempt(pool, &plan, deadline, answer_within)? {
+        match attempt(pool, plan, deadline, answer_within)? {
             Attempt::Made(version) => return Ok(version),
             Attempt::Again(error) => {
                 if ambient::monotonic() >= deadline {
@@ -150,6 +184,10 @@ fn refused(pool: &Pool, step: Option<&Step>, error: Error) -> Result<Attempt, Co
         return Ok(Attempt::Again(failed(error)));
     }
     Err(match step {
+        // Not yet: it is held back for somebody who fences the session, or was until now.
+        Some(step) if says(&error, FENCED) && of_session(pool, IS_LIVE, &step.key)? => {
+            return Ok(Attempt::Again(failed(error)));
+        }
         Some(_) if says(&error, FENCED) => StoreError::Fenced.into(),
         Some(step) if says(&error, CHANGED) || code == IS_THERE => CommitError::Conflict(step.key.clone()),
         Some(step) if says(&error, MISFIT) => {

@@ -14,10 +14,12 @@
 //!    grow from one commit to another that began after the first had returned.
 //! 3. **Fences.** A commit of a session reads its row `FOR KEY SHARE` on condition that it is live, and holds that to the
 //!    end. `(id, state)` is a unique key, so an update that changes the state takes the row `FOR UPDATE`, which waits for
-//!    all such readers and keeps new ones waiting; once it has committed, they look at the row again and find it fenced. A
-//!    heartbeat changes no column of a key: its `FOR NO KEY UPDATE` and their `FOR KEY SHARE` do not conflict. This is the
-//!    protocol of foreign keys, with the session as the parent row. When a fence has returned, no commit that names the
-//!    session is under way, and none can begin.
+//!    all such readers; once it has committed, new ones look at the row again and find it fenced. A heartbeat changes no
+//!    column of a key: its `FOR NO KEY UPDATE` and their `FOR KEY SHARE` do not conflict. This is the protocol of foreign
+//!    keys, with the session as the parent row. When a fence has returned, no commit that names the session is under way,
+//!    and none can begin. But readers do not queue behind an update that waits: a busy session could keep it waiting for
+//!    ever. So it is preceded by a transaction that sets `held_until`, which is of no key; whoever finds that set waits
+//!    without the row. Only progress rests on it: it ends by itself, should the fence not come.
 //! 4. **Lost answers.** Each connection has a row in table `outcome`; each commit that writes sets its number
 //!    there, in its transaction, on condition that the row is not closed. Whoever loses the answer closes the row from
 //!    another connection. Closing waits for a transaction that has already set the number, and keeps one that has not

@@ -16,12 +16,13 @@ use crate::store::stopped::Stopped;
 use crate::store::{Commit, CommitError, Reader as _, Store as _, StoreError};
 
 /// What makes each version of the schema out of the one before. None is ever altered: only appended to.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("locks.sql"),
     include_str!("content.sql"),
     include_str!("checks.sql"),
+    include_str!("fence.sql"),
 ];
 
 const STATE: &str =

@@ -103,7 +103,7 @@ pub(super) enum Action {
     Merge(Touched),
     /// The same; it must have the version.
     MergeVersion(Touched),
-    /// Keeps whoever would change the state of the session out; it must be live.
+    /// Keeps whoever would change the state of the session out; it must be live, and its commits not be held back.
     HoldLive,
     /// The same for a commit that changes that very session.
     HoldLiveAlone,
@@ -195,7 +195,7 @@ pub(super) fn statement(kind: Kind, action: Action) -> Statement {
         Action::HoldVersion => held(format!(" AND version = ${}", keys + 1), "FOR SHARE", CHANGED),
         Action::HoldVersions => Demand { query: HOLD_VERSIONS.to_owned(), absent: CHANGED, unfit: CHANGED },
         Action::HoldExisting => held(String::new(), "FOR KEY SHARE", CHANGED),
-        Action::HoldLive => held(" AND state = 'live'".to_owned(), "FOR KEY SHARE", FENCED),
+        Action::HoldLive => held(format!(" AND state = 'live' AND {NOT_HELD_BACK}"), "FOR KEY SHARE", FENCED),
         Action::HoldLiveAlone => held(" AND state = 'live'".to_owned(), "FOR UPDATE", FENCED),
         // Not ON CONFLICT DO NOTHING, which looks at the index twice and logs each row once more.
         Action::Insert => found(format!("{insert} {made}"), CHANGED),
@@ -232,6 +232,15 @@ fn selected(columns: &[&str]) -> String {
     };
     columns.iter().map(column).collect::<Vec<_>>().join(", ")
 }
+
+const NOT_HELD_BACK: &str = "(held_until IS NULL OR held_until < now())";
+/// So many commits as are under way when this is made, and no more, come before a change of the session's state. For longer
+/// than they take; whoever makes this may die. It changes no column of a key, so it waits for none of them.
+pub(super) const HOLD_BACK: &str =
+    "UPDATE session SET held_until = now() + interval '10 seconds' WHERE id = $1 AND state = 'live'";
+pub(super) const LET_GO: &str = "UPDATE session SET held_until = NULL WHERE id = $1";
+/// Asked when [`Action::HoldLive`] finds no row.
+pub(super) const IS_LIVE: &str = "SELECT 1 FROM session WHERE id = $1 AND state = 'live'";
 
 /// Each entry by its key, whatever the planner thinks of the size of the table; and by subscripts, since it guesses how long
 /// an array is, and plans anew each time where it finds a shorter one.

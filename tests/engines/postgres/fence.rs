@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lockwood::document::{Document, Ino, Key, Orphan, Session, SessionId, SessionState, Timestamp};
+use lockwood::document::{Document, Ino, Key, Orphan, Session, SessionId, SessionState, Timestamp, Version};
 use lockwood::store::{Commit, CommitError, Reader, Store, StoreError};
 
 use super::server::PostgresServer;
@@ -136,5 +136,51 @@ fn a_heartbeat_does_not_wait_for_commits() {
             Commit::new().at(key.clone(), version).put(key.clone(), session(id, 0, SessionState::Fenced));
         store.commit(&fence).unwrap();
         assert!(begun.elapsed() > Duration::from_millis(300), "the fence did not wait");
+    });
+}
+
+/// Commits that overlap without end, each of which holds the row of the session for 3 ms and more.
+#[test]
+fn a_busy_session_is_fenced_soon() {
+    let Some(server) = PostgresServer::start() else { return };
+    for setting in ["commit_delay = 3000", "commit_siblings = 0"] {
+        server.psql("lockwood", &format!("ALTER SYSTEM SET {setting}"));
+    }
+    server.psql("lockwood", "SELECT pg_reload_conf()");
+    let store = empty(&server.url("busy"));
+    let fencer = open_without_volume(&server.url("busy"));
+    let id = SessionId(7);
+    let key = Key::Session(id);
+    let version = store.commit(&Commit::new().put(key.clone(), session(id, 0, SessionState::Live))).unwrap();
+    let fence = |at| Commit::new().at(key.clone(), at).put(key.clone(), session(id, 0, SessionState::Fenced));
+    let landed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for worker in 0..12 {
+            let (store, landed) = (&store, &landed);
+            scope.spawn(move || {
+                let document = Document::Orphan(Orphan { session: id });
+                let put = Commit::new().put(Key::Orphan(Ino(worker)), document).by(id);
+                while match store.commit(&put) {
+                    Ok(_) => true,
+                    Err(CommitError::Store(StoreError::Fenced)) => false,
+                    Err(other) => panic!("{other}"),
+                } {
+                    landed.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        // One that is refused holds nobody up any longer.
+        let refused = fencer.commit(&fence(Version(version.0 + 1_000_000)));
+        assert!(matches!(refused, Err(CommitError::Conflict(_))), "{refused:?}");
+        let before = landed.load(Ordering::Relaxed);
+        assert!(before > 12, "{before}");
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(landed.load(Ordering::Relaxed) > before + 12);
+        let begun = Instant::now();
+        fencer.commit(&fence(version)).unwrap();
+        let took = begun.elapsed();
+        eprintln!("fenced in {took:?}");
+        assert!(took < Duration::from_secs(2), "{took:?}");
     });
 }

@@ -175,7 +175,7 @@ fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_has() {
     server.psql(
         "lockwood",
         "SET search_path = old; DROP VIEW advisory_lock; DROP TABLE advisory; \
-         ALTER TABLE session DROP COLUMN locks; ALTER TABLE volume DROP COLUMN content; \
+         ALTER TABLE session DROP COLUMN locks, DROP COLUMN held_until; ALTER TABLE volume DROP COLUMN content; \
          ALTER TABLE node ADD CONSTRAINT link_count CHECK (nlink BETWEEN 0 AND 4294967295); \
          DELETE FROM schema_version WHERE version > 1",
     );
@@ -185,7 +185,7 @@ fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_has() {
     store.commit(&Commit::new().put(Key::Advisory(Ino(7)), locks)).unwrap();
     store.close();
     open(&server.url("old")).close();
-    assert_eq!(server.psql("lockwood", "SELECT count(*), max(version) FROM old.schema_version"), "5|5");
+    assert_eq!(server.psql("lockwood", "SELECT count(*), max(version) FROM old.schema_version"), "6|6");
     let constraints = "SELECT count(*) FROM pg_constraint WHERE contype = 'c' \
         AND conrelid IN ('old.node'::regclass, 'old.entry'::regclass, 'old.lock'::regclass)";
     assert_eq!(server.psql("lockwood", constraints), "0");
