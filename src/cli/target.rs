@@ -1,24 +1,29 @@
 //! What a verb is pointed at: a mount, a store that is or is not mounted, or a volume on a shared engine.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use std::{fmt, io};
 
 use super::place::{PATIENCE, Place};
 use super::{Failure, lock_servers};
+use crate::ambient;
 use crate::content::{Chunks, Contents};
 use crate::document::Volume;
 use crate::fuse::control::{self, Status};
 use crate::fuse::mount::FS_TYPE;
 use crate::lock::shared::{Settings as LockSettings, lock_documents};
 use crate::lock::{LockDocument, LockError, redlock};
-use crate::mounts;
+use crate::mounts::{self, MountEntry};
 use crate::namespace::{self, AdvisoryLocks, Outsider};
 use crate::store::Store;
 use crate::store::cells::documents::cells_of;
 use crate::store::embedded::layout::Layout;
 use crate::store::embedded::owner;
 use crate::store::engine::{self, EngineOptions, is_engine};
+
+/// How long a daemon may take to say that it is there, for which it needs nobody else.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// A mount or a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +56,10 @@ impl Target {
         let table = mounts::own()?;
         let mounted = |path: &PathBuf| table.iter().any(|m| m.mount_point == *path);
         Ok(match owner::current(&layout).and_then(|owner| owner.mount_points().find(mounted)) {
-            Some(mount_point) => Self::Mount(mount_point),
+            Some(mount_point) => {
+                served(&mount_point)?;
+                Self::Mount(mount_point)
+            }
             None => Self::Store(path.to_owned()),
         })
     }
@@ -115,24 +123,50 @@ impl fmt::Display for SharedVolume {
 
 /// The mount point of the mount of ours that `path` is on, if it is on one.
 pub(super) fn mount_of(path: &Path) -> Result<Option<PathBuf>, Failure> {
-    let absolute = match path.canonicalize() {
-        Ok(absolute) => absolute,
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
-            return Err(dead(path));
-        }
-        Err(e) => return Err(format!("{}: {e}", path.display()).into()),
-    };
+    served(&resolved(path)?)
+}
+
+/// `path` without symbolic links.
+pub(super) fn resolved(path: &Path) -> Result<PathBuf, Failure> {
+    let named = |e: io::Error| -> Failure { format!("{}: {e}", path.display()).into() };
+    // What is below a mount only its daemon can resolve, which must be there for that.
+    served(&std::path::absolute(path).map_err(named)?)?;
+    path.canonicalize().map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOTCONN) => dead(path),
+        _ => named(e),
+    })
+}
+
+/// The mount point of the mount of ours that this path is on. Its daemon has answered.
+fn served(absolute: &Path) -> Result<Option<PathBuf>, Failure> {
     let table = mounts::own()?;
-    let nearest = table
-        .iter()
-        .rev()
-        .filter(|m| absolute.starts_with(&m.mount_point))
-        .max_by_key(|m| m.mount_point.components().count());
-    let Some(ours) = nearest.filter(|m| m.fs_type == FS_TYPE) else { return Ok(None) };
-    if mounts::is_dead(&ours.mount_point) {
-        return Err(dead(&ours.mount_point));
-    }
-    Ok(Some(ours.mount_point.clone()))
+    let above = table.into_iter().filter(|m| absolute.starts_with(&m.mount_point));
+    // Of those at the same place the last one is on top.
+    let nearest = above.max_by_key(|m| m.mount_point.components().count());
+    let Some(MountEntry { mount_point, .. }) = nearest.filter(|m| m.fs_type == FS_TYPE) else {
+        return Ok(None);
+    };
+    if is_dead(&mount_point)? { Err(dead(&mount_point)) } else { Ok(Some(mount_point)) }
+}
+
+/// Whether the daemon of a mount has died.
+///
+/// # Errors
+/// When it is there and does not answer.
+pub(super) fn is_dead(mount_point: &Path) -> Result<bool, Failure> {
+    let (sender, answer) = mpsc::channel();
+    let asked = mount_point.to_owned();
+    // From a thread, since the kernel waits for the answer for as long as the daemon lives.
+    ambient::spawn("lockwood-ask", move || sender.send(mounts::is_dead(&asked)))?;
+    answer.recv_timeout(ANSWER_WAIT).map_err(|_| {
+        format!(
+            "{0}: the daemon of this mount has not answered for {1} s: it is stopped, or all its threads wait for its \
+             store; let it go on, or take the mount away with: lockwood umount --lazy {0}",
+            mount_point.display(),
+            ANSWER_WAIT.as_secs()
+        )
+        .into()
+    })
 }
 
 fn dead(path: &Path) -> Failure {

@@ -180,6 +180,34 @@ fn an_open_file_goes_on_after_a_lazy_umount() {
     mounted.assert_clean();
 }
 
+/// As a daemon that is stopped does. Nobody waits for it for ever, and it cannot keep its mount from being taken away.
+#[test]
+fn a_mount_whose_daemon_stands_still_says_so_and_goes_away_lazily() {
+    let Some(mounted) = Mounted::new() else { return };
+    fs::create_dir(mounted.path("d")).unwrap();
+    let link = mounted.dir.path().join("link");
+    std::os::unix::fs::symlink(&mounted.mount_point, &link).unwrap();
+    signal(mounted.pid(), Signal::STOP);
+    let asked =
+        [("status", &mounted.mount_point), ("status", &mounted.store), ("umount", &mounted.mount_point)];
+    let below = mounted.path("d");
+    std::thread::scope(|scope| {
+        for (verb, path) in asked.into_iter().chain([("check", &below), ("status", &link)]) {
+            scope.spawn(move || {
+                let words = lockwood([Path::new(verb), path]).refused();
+                assert!(words.contains("not answered") && words.contains("umount --lazy"), "{verb}: {words}");
+            });
+        }
+    });
+    let begun = monotonic();
+    lockwood([Path::new("umount"), Path::new("--lazy"), &link]).ok();
+    assert!(mount_entry(&mounted.mount_point).is_none());
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    signal(mounted.pid(), Signal::CONT);
+    until("the daemon ends", || !is_alive(mounted.pid()));
+    mounted.assert_clean();
+}
+
 #[test]
 fn the_mount_table_shows_the_store_exactly_as_it_was_given() {
     let Some(mut mounted) = Mounted::unmounted() else { return };

@@ -9,7 +9,7 @@ use crate::ambient;
 use crate::cli::Failure;
 use crate::cli::args::Umount;
 use crate::cli::output::spinner;
-use crate::cli::target::read_control;
+use crate::cli::target::{is_dead, read_control, resolved};
 use crate::fuse::attach;
 use crate::fuse::control::Status;
 use crate::fuse::mount::FS_TYPE;
@@ -22,10 +22,10 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     let MountEntry { mount_point, device, .. } = ours(&arguments.mount_point)?;
-    let dead = mounts::is_dead(&mount_point);
-    let daemon = (!dead && !arguments.lazy).then(|| daemon_of(&mount_point));
-    let taken =
-        if arguments.lazy || dead { attach::detach(&mount_point) } else { attach::unmount(&mount_point) };
+    // Lazily, nothing is asked of the daemon: it may be what stands still.
+    let detached = arguments.lazy || is_dead(&mount_point)?;
+    let daemon = (!detached).then(|| daemon_of(&mount_point));
+    let taken = if detached { attach::detach(&mount_point) } else { attach::unmount(&mount_point) };
     taken.map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => format!(
             "{0} is in use; see who with: fuser -vm {0}; or take it away with: lockwood umount --lazy {0}",
@@ -54,11 +54,18 @@ pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The mount as the mount table has it; a dead one cannot be resolved any further than its text.
+/// The mount as the mount table has it. Its daemon is not asked as long as the name itself, or what it is called in its
+/// directory, is a mount point.
 fn ours(path: &Path) -> Result<MountEntry, Failure> {
-    let absolute = path.canonicalize().or_else(|_| std::path::absolute(path))?;
     let table = mounts::own()?;
-    match table.into_iter().rev().find(|m| m.mount_point == absolute) {
+    let at = |mount_point: &Path| table.iter().rev().find(|m| m.mount_point == mount_point);
+    let absolute = std::path::absolute(path)?;
+    let in_directory = || Some(absolute.parent()?.canonicalize().ok()?.join(absolute.file_name()?));
+    let found = match at(&absolute).or_else(|| at(&in_directory()?)) {
+        None => at(&resolved(path)?),
+        found => found,
+    };
+    match found.cloned() {
         Some(m) if m.fs_type == FS_TYPE => Ok(m),
         Some(m) => {
             Err(format!("{}: a mount of {}, not of lockwood", path.display(), m.fs_type.display()).into())
