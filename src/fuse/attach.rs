@@ -35,11 +35,16 @@ pub(super) fn attach<F: Filesystem>(
         });
     }
     config.mount_options.extend([
-        MountOption::FSName(source.to_owned()),
+        MountOption::FSName(escaped(source)),
         MountOption::Subtype("lockwood".to_owned()),
         MountOption::DefaultPermissions,
     ]);
     Session::new(filesystem, mount_point, &config)
+}
+
+/// An option's value as fusermount3 takes it, to which a bare comma is the end of the option.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,")
 }
 
 fn mount_as_root(source: &str, mount_point: &Path, config: &Config) -> io::Result<OwnedFd> {
@@ -116,5 +121,17 @@ fn with_helper(mount_point: &Path, flags: UnmountFlags, helper: &[&str]) -> io::
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(io::Error::other(format!("fusermount3 ended with {status}"))),
         Err(e) => Err(io::Error::other(format!("fusermount3 (Debian package fuse3) is needed: {e}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_with_commas_stays_one_option() {
+        assert_eq!(escaped("postgres://u@h1,h2/db"), "postgres://u@h1\\,h2/db");
+        assert_eq!(escaped("/a\\,b"), "/a\\\\\\,b");
+        assert_eq!(escaped("/plain path"), "/plain path");
     }
 }

@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::common::{BINARY, Held, Mounted, Ran, run};
 
 /// The user who may nothing, by number: nobody of Debian.
-const NOBODY: &str = "65534";
+pub(crate) const NOBODY: &str = "65534";
 
-fn as_nobody(arguments: &[&str]) -> Ran {
+pub(crate) fn as_nobody(arguments: &[&str]) -> Ran {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).args(arguments);
     run(&mut command)

@@ -20,6 +20,7 @@ mod locks;
 mod many;
 mod many_life;
 mod mount8;
+mod others;
 mod overlay;
 mod passthrough;
 mod queue;
