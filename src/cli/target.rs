@@ -1,9 +1,10 @@
 //! What a verb is pointed at: a mount, a store that is or is not mounted, or a volume on a shared engine.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use std::{fmt, io};
+use std::{fmt, fs, io};
 
 use super::place::{PATIENCE, Place};
 use super::{Failure, lock_servers};
@@ -60,7 +61,10 @@ impl Target {
                 served(&mount_point)?;
                 Self::Mount(mount_point)
             }
-            None => Self::Store(path.to_owned()),
+            None => {
+                refuse_anothers(&layout)?;
+                Self::Store(path.to_owned())
+            }
         })
     }
 }
@@ -119,6 +123,27 @@ impl fmt::Display for SharedVolume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// Root opens no store whose documents are another user's: even to be read they are opened with files that are made anew,
+/// and this user could not open those any more.
+pub(super) fn refuse_anothers(layout: &Layout) -> Result<(), Failure> {
+    // What is not there is named by whoever opens it.
+    let owner = fs::metadata(layout.db()).map_or(0, |db| db.uid());
+    if owner == 0 || !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let has_number = |line: &&str| line.split(':').nth(2) == Some(owner.to_string().as_str());
+    let named = users.lines().find(has_number).and_then(|line| line.split(':').next());
+    // As sudo takes one who has no name.
+    let name = named.map_or_else(|| format!("#{owner}"), str::to_owned);
+    Err(format!(
+        "{0} belongs to user {name}, who could not open any more what root leaves in it; run this as that user: \
+         sudo -u '{name}' lockwood ...; or make it root's once and for all: chown -R root '{0}'",
+        layout.root().display()
+    )
+    .into())
 }
 
 /// The mount point of the mount of ours that `path` is on, if it is on one.
@@ -182,7 +207,7 @@ pub(super) fn control_path(mount_point: &Path, name: &str) -> PathBuf {
 /// What a control file of a mount shows; none if it is not there.
 pub(super) fn read_control(mount_point: &Path, name: &str) -> Result<Option<String>, Failure> {
     let path = control_path(mount_point, name);
-    match std::fs::read_to_string(&path) {
+    match fs::read_to_string(&path) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {

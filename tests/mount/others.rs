@@ -1,10 +1,10 @@
 //! Stores and mounts of other users than root.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, chown};
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
 
-use crate::common::{BINARY, Mounted, mount_entry, skipped};
+use crate::common::{BINARY, Mounted, lockwood, mount_entry, skipped};
 use crate::control::{NOBODY, as_nobody};
 
 /// Replaces the store with one of nobody, under this name.
@@ -18,6 +18,41 @@ fn of_nobody(mut mounted: Mounted, name: &str) -> Mounted {
     mounted.store = directory.join(name);
     as_nobody(&[BINARY, "format", mounted.store.to_str().unwrap()]).ok();
     mounted
+}
+
+fn owned_by_root(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        let kind = entry.metadata().unwrap();
+        if kind.uid() == 0 {
+            found.push(entry.path());
+        }
+        if kind.is_dir() {
+            owned_by_root(&entry.path(), found);
+        }
+    }
+}
+
+#[test]
+fn root_leaves_nothing_in_another_users_store_and_is_told_the_way() {
+    let Some(mounted) = Mounted::unmounted() else { return };
+    let mut mounted = of_nobody(mounted, "store");
+    let store = mounted.store.to_str().unwrap().to_owned();
+    let refused = |words: String| {
+        assert!(words.contains(&format!("{store} belongs to user")), "{words}");
+        assert!(words.contains("sudo -u '") && words.contains("chown -R root"), "{words}");
+    };
+    refused(mounted.try_mount("rw").refused());
+    for arguments in
+        [&["status", &store][..], &["check", &store], &["recover", &store], &["get", &store, "node:1"]]
+    {
+        refused(lockwood(arguments).refused());
+    }
+    let mut found = Vec::new();
+    owned_by_root(&mounted.store, &mut found);
+    assert!(found.is_empty(), "{found:?}");
+    let clean = as_nobody(&[BINARY, "check", &store]).ok();
+    assert!(clean.contains("clean"), "{clean}");
 }
 
 #[test]
