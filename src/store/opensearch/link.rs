@@ -87,33 +87,45 @@ pub(super) struct Request {
     pub(super) path: String,
     /// JSON, or lines of it.
     pub(super) body: Option<Vec<u8>>,
+    /// How long the answer is waited for, if not for [`ANSWER_WITHIN`].
+    within: Option<Duration>,
 }
 
 impl Request {
     pub(super) fn get(path: impl Into<String>) -> Self {
-        Self { method: Method::GET, path: path.into(), body: None }
+        Self { method: Method::GET, path: path.into(), body: None, within: None }
     }
 
     pub(super) fn delete(path: impl Into<String>) -> Self {
-        Self { method: Method::DELETE, path: path.into(), body: None }
+        Self { method: Method::DELETE, path: path.into(), body: None, within: None }
     }
 
     pub(super) fn put(path: impl Into<String>, body: &Value) -> Self {
-        Self { method: Method::PUT, path: path.into(), body: Some(body.to_string().into_bytes()) }
+        Self {
+            method: Method::PUT,
+            path: path.into(),
+            body: Some(body.to_string().into_bytes()),
+            within: None,
+        }
     }
 
     /// Where Elasticsearch refuses a body.
     pub(super) fn post_nothing(path: impl Into<String>) -> Self {
-        Self { method: Method::POST, path: path.into(), body: None }
+        Self { method: Method::POST, path: path.into(), body: None, within: None }
     }
 
     pub(super) fn post(path: impl Into<String>, body: &Value) -> Self {
         Self::lines(path, body.to_string().into_bytes())
     }
 
+    /// The same request, whose answer is waited for no longer than this.
+    pub(super) fn within(self, within: Option<Duration>) -> Self {
+        Self { within, ..self }
+    }
+
     /// Lines of JSON.
     pub(super) fn lines(path: impl Into<String>, body: Vec<u8>) -> Self {
-        Self { method: Method::POST, path: path.into(), body: Some(body) }
+        Self { method: Method::POST, path: path.into(), body: Some(body), within: None }
     }
 }
 
@@ -207,6 +219,9 @@ impl Link {
     fn prepare(&self, which: usize, request: &Request) -> RequestBuilder {
         let url = format!("{}{}", self.address.server(which), request.path);
         let mut builder = self.authorized(self.client.request(request.method.clone(), url));
+        if let Some(within) = request.within {
+            builder = builder.timeout(within);
+        }
         if self.outages.now().is_some_and(|outage| outlasts(&outage, self.patience)) {
             // Nobody waits for an answer any more: it is only asked whether there is one.
             builder = builder.timeout(ANSWER_WITHIN_MIN);
@@ -395,5 +410,19 @@ mod tests {
             refused(&Reply { status: 401, body: Value::Null }),
             Some(StoreError::Engine { .. })
         ));
+    }
+
+    #[test]
+    fn a_server_that_falls_silent_is_left_as_soon_as_the_request_says() {
+        // Calls are taken for it, and nobody answers.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let url = format!("opensearch+http://127.0.0.1:{port},127.0.0.1:1/v");
+        let link = Link::new(Address::parse(&url, None).unwrap(), Duration::from_secs(30)).unwrap();
+        let begun = ambient::monotonic();
+        let told = link.tell(&Request::put("/v", &json!({})).within(Some(Duration::from_millis(200))));
+        assert!(matches!(told, Err(Failed::Unanswered(_))), "{told:?}");
+        assert!(begun.elapsed() < Duration::from_secs(2));
+        assert_eq!(link.server.load(Relaxed), 1, "the next one is asked");
     }
 }

@@ -22,6 +22,7 @@ mod open;
 mod source;
 
 use std::ops::Bound;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -91,7 +92,8 @@ impl OpenSearchCells {
         let address = &self.link.address;
         let wanted = |key: &CellKey| json!({ "_index": address.index(ids::index(key)), "_id": ids::id(key) });
         let docs: Vec<_> = keys.iter().map(wanted).collect();
-        Request::post(format!("/_mget?{SAME_COPY}"), &json!({ "docs": docs }))
+        let within = keys.iter().map(within).reduce(|one, next| one.filter(|_| next.is_some())).flatten();
+        Request::post(format!("/_mget?{SAME_COPY}"), &json!({ "docs": docs })).within(within)
     }
 
     /// What is answered to that. `sent`: it is under way already.
@@ -113,12 +115,13 @@ impl OpenSearchCells {
     /// Asks for a change of one cell; none where nothing is to be changed.
     fn changing(&self, key: &CellKey, expected: Option<Version>, cell: Option<&Cell>) -> Option<Request> {
         let at = |version: Version| format!("{}?{}", self.path(key, "_doc"), condition(version));
-        Some(match (cell, expected) {
+        let request = match (cell, expected) {
             (Some(cell), None) => Request::put(self.path(key, "_create"), &source::write(key, cell)),
             (Some(cell), Some(version)) => Request::put(at(version), &source::write(key, cell)),
             (None, Some(version)) => Request::delete(at(version)),
             (None, None) => return None,
-        })
+        };
+        Some(request.within(within(key)))
     }
 
     /// All documents of an index whose keys are in a range, as they are at one instant; at most `limit` of them.
@@ -151,6 +154,15 @@ impl Remote for OpenSearchCells {
     }
 }
 
+/// A node that has died with a heartbeat must be found out well within the lease of its session, so that the next one hears
+/// it in time.
+const SESSION_WITHIN: Duration = Duration::from_millis(2500);
+
+/// How long an answer about this cell is waited for, if not for as long as usual.
+fn within(key: &CellKey) -> Option<Duration> {
+    matches!(key, CellKey::Document(Key::Session(_))).then_some(SESSION_WITHIN)
+}
+
 /// A key as people write it.
 fn shown(key: &CellKey) -> String {
     match key {
@@ -172,7 +184,8 @@ fn key_of(hit: &Value) -> Result<Vec<u8>, StoreError> {
 
 impl Cells for OpenSearchCells {
     fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
-        let reply = self.link.ask(&Request::get(format!("{}?{SAME_COPY}", self.path(key, "_doc"))))?;
+        let request = Request::get(format!("{}?{SAME_COPY}", self.path(key, "_doc")));
+        let reply = self.link.ask(&request.within(within(key)))?;
         found_or_absent(&reply).and_then(|found| match found {
             true => Self::found(key, &reply.body).map(Some),
             false => Ok(None),
