@@ -328,6 +328,8 @@ fn the_session_that_holds_a_lock_can_be_fenced_by_the_lock() {
     let Some(mut mounted) = with_files() else { return };
     let holder = held(&mounted.path("a"));
     command(&mounted, "break", &["/a", "--session"]).refused();
+    assert_eq!(mounted.status()["fenced"], false);
+    assert!(!command(&mounted, "status", &[]).ok().contains("fenced"));
     let told = command(&mounted, "break", &["/a", "--session", "--force", "--json"]).ok();
     let told: Value = serde_json::from_str(&told).unwrap();
     assert_eq!(told["sessions"][0]["session"], session(&mounted));
@@ -337,6 +339,8 @@ fn the_session_that_holds_a_lock_can_be_fenced_by_the_lock() {
     );
     assert_eq!(let_go(holder).0, LOST);
     assert!(fs::write(mounted.path("new"), b"x").is_err());
+    assert_eq!(mounted.status()["fenced"], true);
+    assert!(command(&mounted, "status", &[]).ok().contains("fenced: true"));
     mounted.remount();
     fs::write(mounted.path("new"), b"x").unwrap();
     mounted.finish();

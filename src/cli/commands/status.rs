@@ -59,6 +59,11 @@ fn words(value: &Value, prefix: &str) -> String {
         match value {
             Value::Object(_) => lines.push_str(&words(value, &format!("{name}: "))),
             Value::Null => {}
+            // Worth a line only where it is to be acted on.
+            Value::Bool(false) if name == "fenced" => {}
+            Value::Bool(true) if name == "fenced" => {
+                lines.push_str("fenced: true, so nothing is changed any more; unmount and mount again\n");
+            }
             Value::String(text) => lines.push_str(&format!("{name}: {text}\n")),
             other => lines.push_str(&format!("{name}: {other}\n")),
         }

@@ -98,6 +98,9 @@ pub struct Status {
     pub pid: u32,
     /// The session of this mount.
     pub session: String,
+    /// Whether the session was declared dead: nothing is changed through this mount any more.
+    #[serde(default)]
+    pub fenced: bool,
     /// The id of the volume.
     pub volume: String,
     /// Its lock strategy.
@@ -180,6 +183,7 @@ fn status(shared: &Shared) -> Result<Status> {
         mount_points: facts.mount_points.iter().filter(|path| mounts::is_ours(path)).map(text).collect(),
         pid: std::process::id(),
         session: namespace.session().to_string(),
+        fenced: namespace.is_fenced(),
         volume: volume.id.clone(),
         locking: volume.locking.to_string(),
         lock_servers: namespace.locks().servers().map(ToString::to_string),
