@@ -12,9 +12,14 @@ use crate::lock::Timestamp;
 
 /// Prints to standard output. A reader that has gone away (`| head`) is no error.
 pub(super) fn print(text: &str) -> io::Result<()> {
+    print_to_reader(text).map(drop)
+}
+
+/// The same; false if the reader has gone away, for whoever would print more and more.
+pub(super) fn print_to_reader(text: &str) -> io::Result<bool> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        other => other.map(|()| true),
     }
 }
 

@@ -115,6 +115,11 @@ fn a_watch_appends_what_it_sees_and_ends_on_an_interrupt_or_with_the_mount() {
     signal(child.id(), Signal::INT);
     assert_eq!(wait(&mut child, Duration::from_secs(10)).unwrap().code(), Some(0));
 
+    // Nor does it go on for nobody, as behind `| head`.
+    let (mut child, lines) = watch(&["--watch=0.05"]);
+    drop(lines);
+    assert_eq!(wait(&mut child, Duration::from_secs(10)).unwrap().code(), Some(0));
+
     let (mut child, mut lines) = watch(&["--watch=0.05", "--json"]);
     assert_eq!(lines.next().unwrap().unwrap(), "[]");
     // A look that has the control file open for a moment is in the way of a plain unmount.

@@ -13,11 +13,11 @@ use super::look;
 use crate::ambient;
 use crate::cli::Failure;
 use crate::cli::args::Locks;
-use crate::cli::output::print;
+use crate::cli::output::print_to_reader;
 use crate::cli::target::{Target, mount_of};
 use crate::lock::Timestamp;
 
-/// Looks until a signal ends it, with success; or until the mount is gone, which is a failure.
+/// Looks until a signal or the end of its reader ends it, with success; or until the mount is gone, which is a failure.
 pub(super) fn run(arguments: &Locks, target: &Target, interval: Duration) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let handle = signals.handle();
@@ -56,7 +56,7 @@ fn follow(
         }
         let text = look(arguments, target)?;
         let now = Timestamp::before(ambient::wall_clock(), Duration::ZERO);
-        match screen {
+        let is_read = match screen {
             Some(screen) => {
                 let title = format!(
                     "{} every {} s, {now}; ^C ends",
@@ -64,9 +64,13 @@ fn follow(
                     interval.as_secs_f64()
                 );
                 redraw(screen, &format!("{title}\n\n{text}"), !drawn_before)?;
+                true
             }
-            None if arguments.json => print(&text)?,
-            None => print(&format!("{now}\n{text}\n"))?,
+            None if arguments.json => print_to_reader(&text)?,
+            None => print_to_reader(&format!("{now}\n{text}\n"))?,
+        };
+        if !is_read {
+            return Ok(());
         }
         drawn_before = true;
         match pause() {
