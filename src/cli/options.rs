@@ -39,6 +39,10 @@ pub(super) struct Resolved {
     pub(super) attributes: bool,
     /// Only the kernel's options of a tree that is mounted already are to be changed.
     pub(super) remount: bool,
+    /// Whether there are any of the kernel's.
+    pub(super) names_kernels: bool,
+    /// Those of the daemon, which stay as they are for as long as it runs.
+    pub(super) of_daemon: Vec<String>,
 }
 
 const KNOWN: &str = "ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, relatime, noatime, \
@@ -70,6 +74,15 @@ const IGNORED: [&str; 19] = [
     "strictatime",
     "nostrictatime",
 ];
+
+/// What the kernel can change while the tree is mounted.
+const OF_KERNEL: [&str; 14] = [
+    "ro", "rw", "dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync", "async", "dirsync", "atime",
+    "relatime", "noatime",
+];
+
+/// What mount(8) passes back when it remounts, out of the mount table, though only a mount can change it.
+const PASSED_BACK: [&str; 2] = ["allow_other", "allow_root"];
 
 const THREADS_MAX: usize = 64;
 /// On a store that many hosts share.
@@ -105,11 +118,19 @@ impl Resolved {
             passing: Passing::Read,
             attributes: true,
             remount: false,
+            names_kernels: false,
+            of_daemon: Vec::new(),
         };
         for text in texts {
             let text = text.to_str().ok_or("mount options must be UTF-8")?;
             for option in text.split(',').filter(|o| !o.is_empty()) {
                 resolved.apply(option)?;
+                let name = option.split('=').next().unwrap_or_default();
+                if OF_KERNEL.contains(&name) {
+                    resolved.names_kernels = true;
+                } else if name != "remount" && !PASSED_BACK.contains(&name) && !is_ignored(name) {
+                    resolved.of_daemon.push(option.to_owned());
+                }
             }
         }
         Ok(resolved)
@@ -209,7 +230,7 @@ impl Resolved {
                     size(value).map_err(|e| format!("option {name}={value}: {e}"))?;
             }
             ("locks", Some(url)) => self.locks.push(url.to_owned()),
-            _ if IGNORED.contains(&name) || name.starts_with("x-") || name == "comment" => {}
+            _ if is_ignored(name) => {}
             _ => return Err(format!("unknown mount option `{option}`; the options are {KNOWN}").into()),
         }
         Ok(())
@@ -219,6 +240,10 @@ impl Resolved {
         self.kernel_options.retain(|o| o != opposite && *o != option);
         self.kernel_options.push(option);
     }
+}
+
+fn is_ignored(name: &str) -> bool {
+    IGNORED.contains(&name) || name.starts_with("x-") || name == "comment"
 }
 
 fn duration(name: &str, value: &str, least: Duration, most: Duration) -> Result<Duration, Failure> {
@@ -266,6 +291,18 @@ mod tests {
         assert_eq!(resolved.settings.lock_wait, Duration::from_millis(1500));
         assert_eq!((resolved.threads(false), resolved.threads(true)), (3, 3));
         assert_eq!(resolve("").unwrap().threads(true), THREADS_SHARED);
+    }
+
+    #[test]
+    fn what_a_remount_cannot_change_is_told_from_what_mount_8_passes_back() {
+        let passed_back =
+            resolve("remount,ro,user_id=0,group_id=0,default_permissions,allow_other,x-y=1,defaults");
+        assert!(passed_back.is_ok_and(|r| r.names_kernels && r.of_daemon.is_empty()));
+        let given = resolve("remount,lock_wait=9,noxattr").unwrap();
+        assert_eq!(
+            (given.names_kernels, given.of_daemon.join(",")),
+            (false, "lock_wait=9,noxattr".to_owned())
+        );
     }
 
     #[test]

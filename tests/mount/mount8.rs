@@ -94,6 +94,24 @@ fn a_mount_can_be_made_read_only_and_writable_again() {
 }
 
 #[test]
+fn a_remount_says_what_it_cannot_change() {
+    let Some(mounted) = Mounted::new() else { return };
+    let remount = |options: &str| {
+        let [store, place] = [mounted.store.as_os_str(), mounted.mount_point.as_os_str()];
+        lockwood([OsStr::new("mount"), store, place, OsStr::new("-o"), OsStr::new(options)])
+    };
+    let words = remount("remount,lock_wait=9").refused();
+    assert!(words.contains("option lock_wait=9") && words.contains("unmount and mount again"), "{words}");
+    // It may be from /etc/fstab.
+    let ran = remount("remount,lock_wait=9,ro");
+    assert!(ran.code == 0 && ran.stderr.contains("option lock_wait=9"), "{ran:?}");
+    assert_eq!(fs::create_dir(mounted.path("d")).unwrap_err().raw_os_error(), Some(libc::EROFS));
+    let ran = remount("remount,rw,allow_other");
+    assert!(ran.code == 0 && ran.stderr.is_empty(), "{ran:?}");
+    mounted.finish();
+}
+
+#[test]
 fn a_read_only_mount_changes_nothing_in_the_tree() {
     let Some(mut mounted) = Mounted::new() else { return };
     fs::write(mounted.path("f"), b"x").unwrap();

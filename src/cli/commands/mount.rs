@@ -22,7 +22,19 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
     let root = rustix::process::geteuid().is_root();
     let mut resolved = Resolved::from_texts(&options, root)?;
     if resolved.remount {
-        // What mount(8) does for `mount -o remount,ro`: the daemon goes on, the kernel changes its flags.
+        // What mount(8) does for `mount -o remount,ro`: the daemon goes on, the kernel changes its flags. To the options
+        // that are asked for it adds those of /etc/fstab, so one of the daemon's beside the kernel's may be there already.
+        if !resolved.of_daemon.is_empty() {
+            let unchanged = format!(
+                "option {}: a remount changes only the kernel's options (ro, rw, nosuid, noexec, ...); for the daemon's \
+                 unmount and mount again",
+                resolved.of_daemon.join(",")
+            );
+            if !resolved.names_kernels {
+                return Err(unchanged.into());
+            }
+            eprintln!("lockwood: {unchanged}");
+        }
         for mount_point in &arguments.mount_points {
             let mount_point = mount_point.canonicalize()?;
             attach::remount(&mount_point, &resolved.kernel_options)
