@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -18,9 +19,10 @@ const READY: &str = "ready";
 const LOG_BYTES_MAX: u64 = 8 << 20;
 
 /// Starts this program again in the background with `--daemon`, and waits until it says that it is ready. What goes wrong
-/// before, it prints itself: it shares standard error until then.
-pub(super) fn start() -> Result<ExitCode, Failure> {
+/// before, it prints itself: it shares standard error until then. If it dies before it could, what it has logged is shown.
+pub(super) fn start(log: Option<PathBuf>) -> Result<ExitCode, Failure> {
     let program = std::env::current_exe()?;
+    let logged_before = log.as_ref().map_or(0, |log| logged(log, 0).len());
     let mut child = Command::new(program)
         .args(["mount", "--daemon"])
         // Behind the verb: there may be a `--` later on.
@@ -36,7 +38,37 @@ pub(super) fn start() -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let status = child.wait()?;
+    if let Some(signal) = status.signal() {
+        let mut words = format!("the mount's process died of signal {signal} before the tree was there");
+        if let Some(log) = log {
+            words.push_str(&format!("; see its log {}", log.display()));
+            if let Some(error) = last_error(&logged(&log, logged_before)) {
+                words.push_str(&format!(", where it says at last:\n{error}"));
+            }
+        }
+        return Err(words.into());
+    }
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// What a log says behind its first so many bytes, or from its beginning if it was begun anew; nothing if it is no file.
+fn logged(log: &Path, before: usize) -> Vec<u8> {
+    if !fs::metadata(log).is_ok_and(|log| log.is_file()) {
+        return Vec::new(); // A pipe or a terminal would be waited for.
+    }
+    let mut text = fs::read(log).unwrap_or_default();
+    if text.len() >= before {
+        text.drain(..before);
+    }
+    text
+}
+
+/// The last error in a log, to its last line.
+fn last_error(log: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(log);
+    let lines: Vec<&str> = text.lines().collect();
+    let at = lines.iter().rposition(|line| line.starts_with('[') && line.contains(" ERROR "))?;
+    Some(lines[at..].join("\n"))
 }
 
 /// Leaves the terminal, in the background process.
@@ -109,4 +141,18 @@ pub(super) fn abort_on_panic() {
         log::logger().flush();
         std::process::abort();
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_error_of_a_log_is_shown_to_its_end() {
+        let log =
+            b"[now ERROR lockwood] one\n[now INFO  lockwood] two\n[now ERROR lockwood] three\nand four\n";
+        assert_eq!(last_error(log).unwrap(), "[now ERROR lockwood] three\nand four");
+        assert_eq!(last_error(b"[now INFO  lockwood] no ERROR here"), None);
+        assert_eq!(last_error(b""), None);
+    }
 }

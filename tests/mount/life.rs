@@ -208,6 +208,35 @@ fn a_mount_whose_daemon_stands_still_says_so_and_goes_away_lazily() {
     mounted.assert_clean();
 }
 
+/// It dies, here while it waits for the store, without a word to who started it.
+#[test]
+fn a_daemon_that_dies_before_it_has_mounted_is_told_of_with_its_log() {
+    let Some(mounted) = Mounted::unmounted() else { return };
+    let (log, owner) = (mounted.store.join("log"), File::create(mounted.store.join("owner")).unwrap());
+    rustix::fs::flock(&owner, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    fs::write(&log, "[then ERROR lockwood] of another run\n").unwrap();
+    let mut command = Command::new(BINARY);
+    command.arg("mount").arg(&mounted.store).arg(&mounted.mount_point);
+    let mut mounting = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut daemon = None;
+    until("the daemon is there", || {
+        let children = format!("/proc/{0}/task/{0}/children", mounting.id());
+        daemon = fs::read_to_string(children).unwrap().trim().parse().ok();
+        daemon.is_some()
+    });
+    // Both have looked at the log by the time that it has let go of who started it.
+    let leader = |pid: u32| rustix::process::getsid(rustix::process::Pid::from_raw(pid as i32)).unwrap();
+    until("it is a daemon", || leader(daemon.unwrap()).as_raw_nonzero().get() as u32 == daemon.unwrap());
+    let mut appended = File::options().append(true).open(&log).unwrap();
+    appended.write_all(b"[now ERROR lockwood] a defect\nand where\n").unwrap();
+    signal(daemon.unwrap(), Signal::KILL);
+    let mut words = String::new();
+    mounting.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+    assert_eq!(mounting.wait().unwrap().code(), Some(1));
+    assert!(words.contains("signal 9") && words.contains(log.to_str().unwrap()), "{words}");
+    assert!(words.ends_with("a defect\nand where\n") && !words.contains("another run"), "{words}");
+}
+
 #[test]
 fn the_mount_table_shows_the_store_exactly_as_it_was_given() {
     let Some(mut mounted) = Mounted::unmounted() else { return };

@@ -43,7 +43,10 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     if !arguments.foreground && !arguments.daemon {
-        return daemon::start();
+        let log =
+            || daemon::log_path(&Place::parse(&arguments.store)?, &arguments.mount_points, resolved.log);
+        // Without one the daemon says so itself.
+        return daemon::start(log().ok());
     }
     let place = Place::parse(&arguments.store)?;
     let named = [arguments.locks.as_slice(), &resolved.locks].concat();
