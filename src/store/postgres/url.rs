@@ -313,7 +313,7 @@ mod tests {
                 .with(Some("p".to_owned()), COMMIT_TIMEOUT);
             assert_eq!(
                 order(&target),
-                [("b", 5433), ("c", 5432), ("[::1]", 1)].map(|(h, p)| (h.to_owned(), p))
+                [("b", 5433), ("c", 5432), ("::1", 1)].map(|(h, p)| (h.to_owned(), p))
             );
             target.entered(1);
             assert_eq!((order(&target).len(), order(&target)[0].0.as_str()), (3, first));
