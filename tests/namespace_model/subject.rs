@@ -302,7 +302,7 @@ impl Subject {
     }
 
     pub(crate) fn remove_xattr(&self, id: Id, name: &str) -> Outcome {
-        self.namespace().remove_attribute(self.inos[id], name.as_bytes()).map_err(refusal)
+        self.namespace().remove_attribute(Caller::ROOT, self.inos[id], name.as_bytes()).map_err(refusal)
     }
 
     pub(crate) fn open(&self, id: Id) -> Outcome {
