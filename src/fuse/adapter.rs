@@ -30,7 +30,6 @@ use crate::namespace::ops::attributes::Change;
 use crate::namespace::ops::make::What;
 use crate::namespace::ops::space::Allocation;
 use crate::namespace::ops::write::Privileges;
-use crate::namespace::ops::xattr::SetMode;
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
 
 const MAX_WRITE: u32 = 1 << 20;
@@ -89,15 +88,6 @@ pub(super) fn reply_empty(reply: ReplyEmpty, outcome: std::result::Result<(), Er
     }
 }
 
-fn reply_bytes(reply: ReplyXattr, size: u32, bytes: &[u8]) {
-    let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-    match size {
-        0 => reply.size(len),
-        size if len > size => reply.error(Errno::ERANGE),
-        _ => reply.data(bytes),
-    }
-}
-
 impl Adapter {
     /// One request more.
     fn count(&self) {
@@ -132,9 +122,9 @@ impl Filesystem for Adapter {
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_ASYNC_DIO
+            | self.attribute_capabilities()
             | self.0.cache.capabilities();
-        let lists = if self.0.attributes { InitFlags::FUSE_POSIX_ACL } else { InitFlags::empty() };
-        for flag in (wanted | lists).iter() {
+        for flag in wanted.iter() {
             if config.add_capabilities(flag).is_err() {
                 log::warn!("this kernel lacks {flag:?}; see docs/semantics.md for what that costs");
             }
@@ -526,56 +516,19 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        if !self.0.attributes {
-            return reply.error(Errno::ENOSYS);
-        }
-        if control::owns(ino) {
-            return reply.error(Errno::EPERM);
-        }
-        let mode = match flags {
-            libc::XATTR_CREATE => SetMode::Create,
-            libc::XATTR_REPLACE => SetMode::Replace,
-            _ => SetMode::Any,
-        };
-        let set = self.namespace().set_attribute(caller(request), Ino(ino.0), name.as_bytes(), value, mode);
-        reply_empty(reply, set.map_err(self.failed_by_name("setxattr", ino)));
+        self.set_attribute(caller(request), ino, (name, value), flags, reply);
     }
 
     fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        if !self.0.attributes {
-            return reply.error(Errno::ENOSYS);
-        }
-        if control::owns(ino) {
-            return reply.error(Errno::NO_XATTR);
-        }
-        match self.namespace().get_attribute(Ino(ino.0), name.as_bytes()) {
-            Ok(value) => reply_bytes(reply, size, &value),
-            Err(error) => reply.error(self.failed_by_name("getxattr", ino)(error)),
-        }
+        self.get_attribute(ino, name, size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        if !self.0.attributes {
-            return reply.error(Errno::ENOSYS);
-        }
-        if control::owns(ino) {
-            return reply_bytes(reply, size, &[]);
-        }
-        match self.namespace().list_attributes(caller(request), Ino(ino.0)) {
-            Ok(names) => reply_bytes(reply, size, &names),
-            Err(error) => reply.error(self.failed_by_name("listxattr", ino)(error)),
-        }
+        self.list_attributes(caller(request), ino, size, reply);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        if !self.0.attributes {
-            return reply.error(Errno::ENOSYS);
-        }
-        if control::owns(ino) {
-            return reply.error(Errno::NO_XATTR);
-        }
-        let removed = self.namespace().remove_attribute(caller(request), Ino(ino.0), name.as_bytes());
-        reply_empty(reply, removed.map_err(self.failed_by_name("removexattr", ino)));
+        self.remove_attribute(caller(request), ino, name, reply);
     }
 
     fn fallocate(

@@ -38,5 +38,6 @@ mod renames;
 mod source;
 mod stop;
 mod waiting;
+mod xattr;
 
 pub use mount::{Mounted, mount};

@@ -1,8 +1,9 @@
 //! Chunks with their bytes, wherever those are: in the documents, or in objects that the documents name. Owns how one
 //! becomes the other.
 //!
-//! What is hard: an object goes some time after the commit by which its chunk names another one. Who has read the chunk before
-//! that commit and asks for the object after it finds none; so it looks at the chunk again before it calls anything lost.
+//! What is hard: an object goes some time after the commit by which its chunk names another one. Who has read the chunk
+//! before that commit and asks for the object after that finds none; so it looks at the chunk again before it calls anything
+//! lost.
 
 use std::sync::Arc;
 
