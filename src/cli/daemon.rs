@@ -67,7 +67,8 @@ fn logged(log: &Path, before: usize) -> Vec<u8> {
 fn last_error(log: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(log);
     let lines: Vec<&str> = text.lines().collect();
-    let at = lines.iter().rposition(|line| line.starts_with('[') && line.contains(" ERROR "))?;
+    let at =
+        lines.iter().rposition(|line| line.starts_with('[') && line.split(' ').nth(1) == Some("ERROR"))?;
     Some(lines[at..].join("\n"))
 }
 
