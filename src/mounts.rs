@@ -36,12 +36,14 @@ pub enum Elsewhere {
     Apart(u32, PathBuf),
 }
 
-/// Finds where else the file system with this device number is mounted. Processes whose table cannot be read are passed
-/// over.
-pub fn elsewhere(device: (u32, u32)) -> Option<Elsewhere> {
+/// Finds where else the file system is mounted that this was an entry of. By more than its device number, which another one
+/// may have by now. Processes whose table cannot be read are passed over.
+pub fn elsewhere(gone: &MountEntry) -> Option<Elsewhere> {
+    let is_it =
+        |m: &MountEntry| m.device == gone.device && m.fs_type == gone.fs_type && m.source == gone.source;
     let seen = |process: &str| {
         let table = std::fs::read(format!("/proc/{process}/mountinfo")).ok()?;
-        Some(parse(&table).into_iter().find(|m| m.device == device)?.mount_point)
+        Some(parse(&table).into_iter().find(|m| is_it(m))?.mount_point)
     };
     seen("self").map(Elsewhere::Here).or_else(|| {
         let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -125,12 +125,17 @@ impl fmt::Display for SharedVolume {
     }
 }
 
-/// Root opens no store whose documents are another user's: even to be read they are opened with files that are made anew,
-/// and this user could not open those any more.
-pub(super) fn refuse_anothers(layout: &Layout) -> Result<(), Failure> {
+/// Root looks into no store whose documents are another user's: even to be read they are opened with files that are made
+/// anew, and this user could not open those any more. One that root has opened before, as by a mount, is spoiled already.
+fn refuse_anothers(layout: &Layout) -> Result<(), Failure> {
     // What is not there is named by whoever opens it.
     let owner = fs::metadata(layout.db()).map_or(0, |db| db.uid());
     if owner == 0 || !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let is_roots =
+        |entry: io::Result<fs::DirEntry>| entry.and_then(|e| e.metadata()).is_ok_and(|m| m.uid() == 0);
+    if fs::read_dir(layout.db()).is_ok_and(|mut entries| entries.any(is_roots)) {
         return Ok(());
     }
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();

@@ -298,10 +298,13 @@ fn collect_of(store: &dyn Store, collector: &Collector, dead: SessionId) -> Resu
     drop_session(store, dead)?;
     let mut orphans = Vec::new();
     for_each::<_, StoreError>(store, Range::All(Kind::Orphan), |key, stored| {
-        if let (Key::Orphan(ino), Document::Orphan(Orphan { session })) = (key, &*stored?.document)
-            && *session == dead
-        {
-            orphans.push(ino);
+        match (key, stored.as_ref().map(|stored| &*stored.document)) {
+            (Key::Orphan(ino), Ok(Document::Orphan(Orphan { session }))) if *session == dead => {
+                orphans.push(ino)
+            }
+            // Whose it is cannot be told; it takes space, and `lockwood check` names it.
+            (key, Err(error)) => log::warn!("{key} is left: {error}"),
+            _ => {}
         }
         Ok(())
     })?;

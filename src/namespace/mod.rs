@@ -86,31 +86,20 @@ impl Caller {
         self.uid == 0
     }
 
-    /// Refuses what only the owner may do. The kernel has looked, at the owner that it knew: the file may have been given to
-    /// somebody else since, through another mount. It is told to look again.
-    ///
-    /// # Errors
-    /// `Stale`.
-    fn may_as_owner(self, node: &Node) -> Result<()> {
-        if self.uid == 0 || self.uid == node.uid || self.is_privileged() {
-            return Ok(());
-        }
-        Err(NamespaceError::Stale)
-    }
-
-    /// Whether /proc says that the caller has CAP_FOWNER or CAP_CHOWN, where the mount's own user namespace grants them.
-    fn is_privileged(self) -> bool {
+    /// Whether the caller may do what only the owner may, by the kernel's own rule: as the owner, as root, or with
+    /// CAP_FOWNER or CAP_CHOWN in a user namespace that has the owner and the group of the file. As far as /proc tells.
+    fn may_act_for(self, node: &Node) -> bool {
         const CAPABILITIES: u64 = (1 << 0) | (1 << 3);
-        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
-        let effective = || {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", self.pid)).ok();
+        let has_capability = || {
+            let status = read("status")?;
             let digits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-            u64::from_str_radix(digits.trim(), 16).ok()
+            Some(u64::from_str_radix(digits.trim(), 16).ok()? & CAPABILITIES != 0)
         };
-        let own = namespace("self");
-        own.is_some()
-            && namespace(&self.pid.to_string()) == own
-            && effective().is_some_and(|all| all & CAPABILITIES != 0)
+        let has = |map: &str, id: u32| read(map).is_some_and(|map| maps_to(&map, id));
+        self.uid == 0
+            || self.uid == node.uid
+            || (has_capability().unwrap_or(false) && has("uid_map", node.uid) && has("gid_map", node.gid))
     }
 
     /// Whether the caller is in `gid`, by its primary group or, as far as /proc tells, by another one.
@@ -122,6 +111,16 @@ impl Caller {
         };
         self.gid == gid || listed().unwrap_or(false)
     }
+}
+
+/// Whether a uid_map or gid_map of /proc has an id of this namespace: see user_namespaces(7).
+fn maps_to(map: &str, id: u32) -> bool {
+    let has = |line: &str| {
+        let mut numbers = line.split_whitespace().skip(1).map(str::parse::<u64>);
+        let (Some(Ok(first)), Some(Ok(count))) = (numbers.next(), numbers.next()) else { return false };
+        (first..first.saturating_add(count)).contains(&u64::from(id))
+    };
+    map.lines().any(has)
 }
 
 /// How a namespace behaves.

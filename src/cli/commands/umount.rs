@@ -21,11 +21,12 @@ const CLOSE_WAIT: Duration = Duration::from_secs(120);
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
-    let MountEntry { mount_point, device, .. } = ours(&arguments.mount_point)?;
+    let ours = ours(&arguments.mount_point)?;
+    let mount_point = &ours.mount_point;
     // Lazily, nothing is asked of the daemon: it may be what stands still.
-    let detached = arguments.lazy || is_dead(&mount_point)?;
-    let daemon = (!detached).then(|| daemon_of(&mount_point));
-    let taken = if detached { attach::detach(&mount_point) } else { attach::unmount(&mount_point) };
+    let detached = arguments.lazy || is_dead(mount_point)?;
+    let daemon = (!detached).then(|| daemon_of(mount_point));
+    let taken = if detached { attach::detach(mount_point) } else { attach::unmount(mount_point) };
     taken.map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => format!(
             "{0} is in use; see who with: fuser -vm {0}; or take it away with: lockwood umount --lazy {0}",
@@ -42,7 +43,7 @@ pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
         );
     }
     if let Some(Ok(Some(status))) = daemon {
-        wait_for_end(&status, device)?;
+        wait_for_end(&status, &ours)?;
         if let Some(away) = status.away {
             eprintln!(
                 "lockwood: unmounted; the store does not answer since {} ({}). What session {} held is let go by \
@@ -97,7 +98,7 @@ fn has_left(status: &Status) -> bool {
 }
 
 /// Waits until the session has ended, or will not because the tree is seen elsewhere.
-fn wait_for_end(status: &Status, device: (u32, u32)) -> Result<(), Failure> {
+fn wait_for_end(status: &Status, ours: &MountEntry) -> Result<(), Failure> {
     let pid = status.pid;
     let process = PathBuf::from(format!("/proc/{pid}"));
     let begun = ambient::monotonic();
@@ -106,7 +107,7 @@ fn wait_for_end(status: &Status, device: (u32, u32)) -> Result<(), Failure> {
     while is_running(&process) && !has_left(status) {
         if begun.elapsed() > next_look {
             next_look += LOOK_AFTER;
-            if let Some(elsewhere) = mounts::elsewhere(device) {
+            if let Some(elsewhere) = mounts::elsewhere(ours) {
                 return Err(format!(
                     "unmounted, but the tree is still served, and session {} goes on: {}",
                     status.session,

@@ -5,6 +5,7 @@
 //! garbage, however young; and what a living one has put is left alone.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::{Chunks, bytes_of};
 use crate::content::error::ContentError;
@@ -12,6 +13,10 @@ use crate::document::{Ino, Key, ObjectRef, SessionId};
 
 /// As many chunks are looked at in one request.
 const CHUNKS_LOOKED_AT: usize = 256;
+
+/// Who collects beside a mount waits for no store that takes longer until nothing is lost of what it shows: the end of the
+/// mount would wait, too.
+const SETTLED_WITHIN: Duration = Duration::from_secs(5);
 
 impl Chunks {
     /// Removes the objects that `session` has put and that nothing names, and returns how many. The session has ended: it
@@ -36,9 +41,17 @@ impl Chunks {
                 }
             }
         }
-        if !garbage.is_empty() {
-            self.settle()?;
+        if garbage.is_empty() {
+            return Ok(0);
         }
+        if self.shared.store.lost_after_sync() > SETTLED_WITHIN {
+            let count = garbage.len();
+            log::warn!(
+                "session {session} has left {count} objects that nothing names; remove them with lockwood check --collect"
+            );
+            return Ok(0);
+        }
+        self.settle()?;
         for name in &garbage {
             objects.remove(name)?;
         }

@@ -94,7 +94,10 @@ impl Drop for Replaced {
         let mut state = self.shared.state.lock();
         state.has_ended = true;
         self.shared.changed.notify_all();
-        self.shared.changed.wait_while_for(&mut state, |state| !state.is_done, PATIENCE);
+        // It would be waited for in vain.
+        if state.names.is_empty() || self.shared.store.lost_after_sync() <= PATIENCE {
+            self.shared.changed.wait_while_for(&mut state, |state| !state.is_done, PATIENCE);
+        }
         let (is_done, left) = (state.is_done, state.names.len());
         drop(state);
         if left > 0 {

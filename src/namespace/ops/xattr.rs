@@ -91,6 +91,9 @@ impl Namespace {
         self.settle(ino);
         self.retry(|| {
             let (version, old) = self.node_to_change(ino)?;
+            if name == acl::ACCESS || name == acl::DEFAULT {
+                self.may_as_owner(caller, &old)?;
+            }
             let key = Key::Xattr(ino, name.into());
             let exists = old.xattrs > 0 && self.store.get(&key)?.is_some();
             match mode {
@@ -125,7 +128,7 @@ impl Namespace {
             let key = Key::Xattr(ino, name.into());
             let is_list = name == acl::ACCESS || name == acl::DEFAULT;
             if is_list {
-                caller.may_as_owner(&old)?;
+                self.may_as_owner(caller, &old)?;
             }
             if old.xattrs == 0 || self.store.get(&key)?.is_none() {
                 // An access control list that is not there says what the mode says, and stays so.
@@ -150,7 +153,6 @@ fn apply_list(caller: Caller, name: &[u8], value: &[u8], old: &NodeRef, node: &m
     if old.kind() == FileKind::Symlink {
         return Err(NamespaceError::Unsupported("access control lists of symbolic links"));
     }
-    caller.may_as_owner(old)?;
     if value.is_empty() {
         return Ok(false);
     }

@@ -8,7 +8,7 @@ use crate::namespace::ops::make::{Make, What};
 use crate::namespace::ops::space::Allocation;
 use crate::namespace::ops::write::Privileges;
 use crate::namespace::ops::xattr::SetMode;
-use crate::namespace::{Caller, Namespace, NamespaceError as E};
+use crate::namespace::{Caller, Namespace, NamespaceError as E, SessionInfo};
 
 /// In the kernel's numbers: owner, named user, group, mask, others.
 const OWNER: u16 = 0x01;
@@ -245,7 +245,10 @@ fn capabilities_go_when_the_content_or_the_owner_changes() {
 #[test]
 fn who_was_the_owner_before_is_told_to_look_again() {
     let world = World::new();
-    let f = world.file(ROOT, "f");
+    let (f, info) = (world.file(ROOT, "f"), session_info());
+    let alone = world.change(ADA, f, &Change { mode: Some(0o644), ..Change::default() });
+    alone.expect("the kernel of a mount alone knows who owns what");
+    let beside = world.beside(info).unwrap();
     let change = |change: Change| world.change(ADA, f, &change).map(drop);
     world.change(Caller::ROOT, f, &Change { uid: Some(ADA.uid), ..Change::default() }).unwrap();
     change(Change { mode: Some(0o700), ..Change::default() }).unwrap();
@@ -257,4 +260,19 @@ fn who_was_the_owner_before_is_told_to_look_again() {
     // What a mode lets others do is the kernel's to judge.
     change(Change { size: Some(1), ..Change::default() }).unwrap();
     assert_eq!(world.node(f).mode, 0o700);
+    beside.end().unwrap();
+}
+
+fn session_info() -> SessionInfo {
+    SessionInfo { host: "ada".to_owned(), boot_id: "b".to_owned(), pid: 1, mount_point: "/m".to_owned() }
+}
+
+#[test]
+fn capabilities_count_for_the_owners_that_their_namespace_has() {
+    let maps = |map: &str, id| crate::namespace::maps_to(map, id);
+    assert!(maps("         0          0 4294967295\n", 7));
+    let container = "         0       1000          1\n         1     100000      65536\n";
+    let ids = [0, 999, 1000, 1001, 99_999, 100_000, 165_535, 165_536];
+    assert_eq!(ids.map(|id| maps(container, id)), [false, false, true, false, false, true, true, false]);
+    assert!(!maps("", 0) && !maps("0 x y", 0));
 }

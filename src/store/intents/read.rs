@@ -176,25 +176,31 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                 if !pager.admits(page.len(), &key) {
                     break;
                 }
-                page.push((key, Ok(stored)));
+                page.push((key, stored));
             }
             return Ok(page);
         }
     }
 
-    /// A page of cells: how many there are, and the documents in them.
-    fn see_cells(&self, scan: &Scan) -> Result<(usize, Vec<(Key, Stored)>), StoreError> {
+    /// A page of cells: how many there are, and the documents in them, in their order.
+    fn see_cells(&self, scan: &Scan) -> Result<(usize, Vec<ScanItem>), StoreError> {
         // What was known of slots before the page was read: intents that were committed (with the slot) or over by then.
         let mut known: BTreeMap<IntentId, Option<Slot>> = BTreeMap::new();
         for round in 0.. {
             let cells = self.requests.scan(scan)?;
-            let cells = cells.into_iter().map(|(key, found)| Ok((key, found?)));
-            let cells = cells.collect::<Result<Vec<_>, StoreError>>()?;
-            let unknown = cells.iter().map(|(key, stored)| (key, stored));
+            let unknown = cells.iter().filter_map(|(key, stored)| Some((key, stored.as_ref().ok()?)));
             let slots = self.read_slots(unknown)?;
             let mut again = false;
-            let mut documents = Vec::with_capacity(cells.len());
-            for (key, stored) in &cells {
+            let (count, mut documents) = (cells.len(), Vec::with_capacity(cells.len()));
+            for (key, stored) in cells {
+                let stored = match stored {
+                    Ok(stored) => stored,
+                    Err(damaged) => {
+                        documents.push((key, Err(damaged)));
+                        continue;
+                    }
+                };
+                let (key, stored) = (&key, &stored);
                 let cell = document_of(key, stored)?;
                 let mut after = false;
                 if let Some(mark) = &cell.mark {
@@ -214,12 +220,12 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                     }
                 }
                 documents.extend(
-                    decide::document(cell, stored.version, after).map(|stored| (key.clone(), stored)),
+                    decide::document(cell, stored.version, after).map(|stored| (key.clone(), Ok(stored))),
                 );
             }
             let enough = !again || !rules::holds(Rule::PageReadAgainAfterItsIntents);
             if enough {
-                return Ok((cells.len(), documents));
+                return Ok((count, documents));
             }
             if round >= LOOKS_MAX {
                 break;

@@ -35,7 +35,7 @@ use super::intents::shared::Remote;
 use super::outage::Outage;
 use super::scan::{Pager, bounds};
 use super::{Range, Scan, Start, StoreError};
-use crate::document::{Key, Kind, Version, text};
+use crate::document::{Document, Key, Kind, SessionState, Version, text};
 
 pub use address::AddressError;
 pub use open::{OpenError, Options, format, open};
@@ -92,8 +92,7 @@ impl OpenSearchCells {
         let address = &self.link.address;
         let wanted = |key: &CellKey| json!({ "_index": address.index(ids::index(key)), "_id": ids::id(key) });
         let docs: Vec<_> = keys.iter().map(wanted).collect();
-        let within = keys.iter().map(within).reduce(|one, next| one.filter(|_| next.is_some())).flatten();
-        Request::post(format!("/_mget?{SAME_COPY}"), &json!({ "docs": docs })).within(within)
+        Request::post(format!("/_mget?{SAME_COPY}"), &json!({ "docs": docs }))
     }
 
     /// What is answered to that. `sent`: it is under way already.
@@ -121,7 +120,7 @@ impl OpenSearchCells {
             (None, Some(version)) => Request::delete(at(version)),
             (None, None) => return None,
         };
-        Some(request.within(within(key)))
+        Some(request.within(cell.and_then(heartbeat_within)))
     }
 
     /// All documents of an index whose keys are in a range, as they are at one instant; at most `limit` of them.
@@ -154,13 +153,21 @@ impl Remote for OpenSearchCells {
     }
 }
 
-/// A node that has died with a heartbeat must be found out well within the lease of its session, so that the next one hears
-/// it in time.
-const SESSION_WITHIN: Duration = Duration::from_millis(2500);
+/// However short the lease is: what a busy cluster may need.
+const HEARTBEAT_WITHIN_MIN: Duration = Duration::from_millis(500);
 
-/// How long an answer about this cell is waited for, if not for as long as usual.
-fn within(key: &CellKey) -> Option<Duration> {
-    matches!(key, CellKey::Document(Key::Session(_))).then_some(SESSION_WITHIN)
+/// How long the answer to a heartbeat is waited for: a node that has died with it must be found out well within the lease of
+/// the session, so that the next one hears it in time. Whether it was heard is looked up then.
+fn heartbeat_within(cell: &Cell) -> Option<Duration> {
+    match cell {
+        Cell::Document(marked) => match &*marked.before.as_ref()?.document {
+            Document::Session(session) if session.state == SessionState::Live => {
+                Some((Duration::from_millis(session.lease_ms) / 4).max(HEARTBEAT_WITHIN_MIN))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// A key as people write it.
@@ -184,8 +191,7 @@ fn key_of(hit: &Value) -> Result<Vec<u8>, StoreError> {
 
 impl Cells for OpenSearchCells {
     fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
-        let request = Request::get(format!("{}?{SAME_COPY}", self.path(key, "_doc")));
-        let reply = self.link.ask(&request.within(within(key)))?;
+        let reply = self.link.ask(&Request::get(format!("{}?{SAME_COPY}", self.path(key, "_doc"))))?;
         found_or_absent(&reply).and_then(|found| match found {
             true => Self::found(key, &reply.body).map(Some),
             false => Ok(None),

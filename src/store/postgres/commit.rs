@@ -104,7 +104,10 @@ fn attempt(
     deadline: Instant,
     answer_within: Option<Duration>,
 ) -> Result<Attempt, CommitError> {
-    let mut pooled = pool.take(deadline)?;
+    let mut pooled = match answer_within {
+        Some(_) => pool.take_at_once(deadline)?,
+        None => pool.take(deadline)?,
+    };
     pooled.number += 1;
     let (id, number) = (pooled.id, pooled.number);
     let (calls, is_whole) = match plan.whole([id, number]) {

@@ -111,13 +111,22 @@ impl Pool {
 
     /// A connection to work with: one that is idle, or a new one; waits until one is free or the server is there.
     pub(super) fn take(&self, deadline: Instant) -> Result<Pooled, StoreError> {
+        self.take_of(self.target.pool_size, deadline)
+    }
+
+    /// The same for what must not wait for all others, as a heartbeat must not: it has a connection beyond the pool's.
+    pub(super) fn take_at_once(&self, deadline: Instant) -> Result<Pooled, StoreError> {
+        self.take_of(self.target.pool_size + 1, deadline)
+    }
+
+    fn take_of(&self, most: usize, deadline: Instant) -> Result<Pooled, StoreError> {
         {
             let mut connections = self.connections.lock();
             loop {
                 if let Some(pooled) = connections.idle.pop() {
                     return Ok(pooled);
                 }
-                if connections.open < self.target.pool_size {
+                if connections.open < most {
                     connections.open += 1;
                     break;
                 }

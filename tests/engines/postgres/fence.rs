@@ -172,7 +172,10 @@ fn a_busy_session_is_fenced_soon() {
                 }
             });
         }
-        std::thread::sleep(Duration::from_millis(500));
+        let begun = Instant::now();
+        while landed.load(Ordering::Relaxed) <= 12 && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         // One that is refused holds nobody up any longer.
         let refused = fencer.commit(&fence(Version(version.0 + 1_000_000)));
         assert!(matches!(refused, Err(CommitError::Conflict(_))), "{refused:?}");
