@@ -167,7 +167,8 @@ fn a_backing_file_that_is_missing_is_named_and_the_others_are_readable() {
 fn a_mount_whose_database_was_removed_under_it_still_ends() {
     let Some(mounted) = Mounted::new() else { return };
     fs::write(mounted.path("f"), b"x").unwrap();
-    fs::remove_dir_all(mounted.store.join("db")).unwrap();
+    // The daemon may make a file there at the same time.
+    until("the database is gone", || fs::remove_dir_all(mounted.store.join("db")).is_ok());
     unmount(&mounted.mount_point, UnmountFlags::empty()).unwrap();
     let begun = lockwood::ambient::monotonic();
     while is_alive(mounted.pid()) && begun.elapsed() < Duration::from_secs(15) {

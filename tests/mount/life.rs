@@ -63,8 +63,15 @@ fn umount_and_mount_at_once_works_every_time() {
     let Some(mut mounted) = Mounted::new() else { return };
     for round in 0..20 {
         fs::write(mounted.path(&round.to_string()), b"x").unwrap();
-        // umount(2), which does not wait for the daemon as `lockwood umount` does.
-        unmount(&mounted.mount_point, UnmountFlags::empty()).unwrap();
+        // umount(2), which does not wait for the daemon as `lockwood umount` does. A process that another test is just
+        // starting has the file open until it runs its program.
+        until("nobody has the file open", || match unmount(&mounted.mount_point, UnmountFlags::empty()) {
+            Err(rustix::io::Errno::BUSY) => false,
+            unmounted => {
+                unmounted.unwrap();
+                true
+            }
+        });
         mounted.mount("rw");
     }
     assert_eq!(fs::read_dir(&mounted.mount_point).unwrap().count(), 20);
