@@ -70,7 +70,8 @@ impl Watcher {
             if now >= not_before && (all || (now >= next && !memory.others.is_empty())) {
                 let known: Vec<SessionId> = memory.others.iter().map(|session| session.id).collect();
                 let which = if all { Which::All } else { Which::Known(&known) };
-                let failed = match self.look(which, &mut memory, boot_id) {
+                // Why it failed, and whether it is made again at once.
+                let (failed, again) = match self.look(which, &mut memory, boot_id) {
                     Ok(failed) => {
                         let others = memory.others.iter().map(|session| session.id);
                         self.bell.know(others.chain([self.member.id()]));
@@ -79,21 +80,26 @@ impl Watcher {
                             next_of_all = now + self.lease / BEATS_PER_LEASE;
                             self.tidy(&mut memory);
                         }
-                        failed.map(|error| ("a dead session could not be cleaned up after", error))
+                        // What is left of the dead is gone on with once, and then by the looks at all that there are.
+                        (
+                            failed.map(|error| ("a dead session could not be cleaned up after", error)),
+                            !failing,
+                        )
                     }
-                    Err(StoreError::Fenced) => continue,
-                    Err(error) => Some(("the other sessions could not be looked at", error)),
+                    Err(StoreError::Fenced) => (None, false),
+                    // It may have been for the sake of a new session.
+                    Err(error) => (Some(("the other sessions could not be looked at", error)), true),
                 };
-                // A look at all, which may have been for the sake of a new session, and what is left of the dead do not
-                // wait for the next one.
-                all = failed.is_some();
+                // A glance says nothing of those whom a look at all could not clean up after.
+                let was_failing = failing;
+                failing = failed.is_some() || (failing && !all);
+                all = failed.is_some() && again;
                 if let Some((what, error)) = failed {
-                    if !failing {
+                    if !was_failing {
                         log::warn!("{what}: {error}; trying again");
                     }
                     not_before = self.bell.now() + GLANCE;
                 }
-                failing = all;
             }
             self.bell.wait_until_closed(LOOK_HERE);
         }

@@ -1,6 +1,6 @@
 //! Modes, owners and access control lists: what new files inherit, and what writing takes away.
 
-use super::world::{ADA, ROOT, World, refused};
+use super::world::{ADA, ROOT, World, another_host, refused};
 use crate::document::Ino;
 use crate::namespace::acl::{ACCESS, DEFAULT};
 use crate::namespace::ops::attributes::Change;
@@ -8,7 +8,7 @@ use crate::namespace::ops::make::{Make, What};
 use crate::namespace::ops::space::Allocation;
 use crate::namespace::ops::write::Privileges;
 use crate::namespace::ops::xattr::SetMode;
-use crate::namespace::{Caller, Namespace, NamespaceError as E, SessionInfo};
+use crate::namespace::{Caller, Namespace, NamespaceError as E};
 
 /// In the kernel's numbers: owner, named user, group, mask, others.
 const OWNER: u16 = 0x01;
@@ -245,7 +245,7 @@ fn capabilities_go_when_the_content_or_the_owner_changes() {
 #[test]
 fn who_was_the_owner_before_is_told_to_look_again() {
     let world = World::new();
-    let (f, info) = (world.file(ROOT, "f"), session_info());
+    let (f, info) = (world.file(ROOT, "f"), another_host());
     let alone = world.change(ADA, f, &Change { mode: Some(0o644), ..Change::default() });
     alone.expect("the kernel of a mount alone knows who owns what");
     let beside = world.beside(info).unwrap();
@@ -261,10 +261,6 @@ fn who_was_the_owner_before_is_told_to_look_again() {
     change(Change { size: Some(1), ..Change::default() }).unwrap();
     assert_eq!(world.node(f).mode, 0o700);
     beside.end().unwrap();
-}
-
-fn session_info() -> SessionInfo {
-    SessionInfo { host: "ada".to_owned(), boot_id: "b".to_owned(), pid: 1, mount_point: "/m".to_owned() }
 }
 
 #[test]

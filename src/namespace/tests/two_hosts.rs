@@ -3,24 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::world::{ROOT, World, name};
+use super::world::{ROOT, World, another_host, name};
 use crate::document::{Document, Ino, Key, Name};
 use crate::namespace::ops::attributes::Change;
 use crate::namespace::ops::make::{Make, What};
-use crate::namespace::{Caller, Namespace, NamespaceError, SessionInfo, Settings, Watcher};
+use crate::namespace::{Caller, Namespace, NamespaceError, Settings, Watcher};
 use crate::store::{Commit, Reader as _, Store as _, Write};
 
 /// Another host, which begins without taking this one for dead.
 pub(super) fn other_host(world: &World, settings: Settings) -> Namespace {
     let key = Key::Session(world.session());
     let session = world.store.get(&key).unwrap().unwrap();
-    let info = SessionInfo {
-        host: "grace".to_owned(),
-        boot_id: "c".to_owned(),
-        pid: 1,
-        mount_point: "/mnt".to_owned(),
-    };
-    let other = Namespace::begin(world.store.clone(), world.files(), settings, info).unwrap();
+    let other = Namespace::begin(world.store.clone(), world.files(), settings, another_host()).unwrap();
     world.store.commit(&Commit::new().put(key, (*session.document).clone())).unwrap();
     other
 }

@@ -1,9 +1,9 @@
 //! Files without a name that somebody still has open.
 
-use super::world::{ROOT, World, name, refused};
+use super::world::{ROOT, World, another_host, name, refused};
 use crate::document::{Ino, Key, Kind};
 use crate::namespace::ops::make::{Make, What};
-use crate::namespace::{Caller, Namespace, NamespaceError as E, SessionInfo, Settings};
+use crate::namespace::{Caller, Namespace, NamespaceError as E, Settings};
 use crate::store::{Commit, Store as _, StoreError};
 
 /// One that stays in a document and one that lies in a backing file.
@@ -170,9 +170,7 @@ fn a_volume_without_its_root_is_refused_before_anything_is_swept() {
     let world = World::new();
     let f = world.filled(ROOT, "f", CONTENTS[1]);
     world.store.commit(&Commit::new().delete(Key::Node(ROOT)).delete(Key::Node(f))).unwrap();
-    let info =
-        SessionInfo { host: "ada".to_owned(), boot_id: "b".to_owned(), pid: 1, mount_point: "/m".to_owned() };
-    let begun = Namespace::begin(world.store.clone(), world.files(), Settings::default(), info);
+    let begun = Namespace::begin(world.store.clone(), world.files(), Settings::default(), another_host());
     let damaged = |error: &E| matches!(error, E::Store(StoreError::Damaged { .. }));
     assert!(begun.is_err_and(|error| damaged(&error)));
     assert_eq!(world.files().list().map(Result::unwrap).collect::<Vec<_>>(), [f.0]);

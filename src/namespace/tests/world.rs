@@ -80,6 +80,11 @@ pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
+/// Where a session is that a test begins beside the world's own.
+pub(super) fn another_host() -> SessionInfo {
+    SessionInfo { host: "grace".to_owned(), boot_id: "c".to_owned(), pid: 1, mount_point: "/mnt".to_owned() }
+}
+
 fn empty_volume(locking: Locking) -> Commit {
     let created = ambient::wall_clock().into();
     Commit::format(Volume::empty("0".repeat(32), locking, INLINE_MAX, created), 0, 0)
