@@ -76,6 +76,12 @@ need_rust() {
         die 2 "Rust 1.$RUST_MINOR_MIN or newer is needed: see https://www.rust-lang.org/tools/install, then run this again"
 }
 
+# need_cargo COMMAND COMPONENT PACKAGE: a command of cargo's that neither rustup's minimal profile nor Debian's cargo has.
+need_cargo() {
+    if cargo "$1" --version >/dev/null 2>&1; then return; fi
+    if command -v rustup >/dev/null; then rustup component add "$2"; else need_package "cargo-$1" "$3"; fi
+}
+
 # Sets LOCKWOOD_BIN: the one that was given, or one built here.
 build_lockwood() {
     if [ -n "${LOCKWOOD_BIN:-}" ]; then
