@@ -1,9 +1,17 @@
-//! The kernel's mount table, as /proc shows it. Imports nothing of Lockwood; every layer may import it.
+//! The kernel's mount table, as /proc shows it, and whether a mount has its daemon. Every layer may import it.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::io;
-use std::os::unix::ffi::OsStringExt as _;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+
+use crate::ambient;
 
 /// One line of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,12 +69,59 @@ pub fn is_ours(mount_point: &Path) -> bool {
     table.iter().rev().find(|m| m.mount_point == mount_point).is_some_and(|m| m.fs_type == FS_TYPE)
 }
 
-/// Whether a FUSE mount has lost its daemon. The kernel answers much from its cache even then, but never this.
-pub fn is_dead(mount_point: &Path) -> bool {
-    matches!(
-        rustix::fs::statfs(mount_point),
-        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)
-    )
+/// How long a daemon may take to say that it is there, for which it needs nobody else.
+pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// What comes of asking whether a FUSE mount has its daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Daemon {
+    /// It answers; so does what is no FUSE mount, or is not there.
+    Answers,
+    /// It has died.
+    HasDied,
+    /// It does not answer: it is stopped, or waits for something itself.
+    IsSilent,
+}
+
+/// Asks whether a FUSE mount has its daemon, and waits for so long. The kernel answers much from its cache even when the
+/// daemon is gone, but never this.
+///
+/// # Errors
+/// When no process can be made.
+pub fn daemon(mount_point: &Path, patience: Duration) -> io::Result<Daemon> {
+    let path = CString::new(mount_point.as_os_str().as_bytes())?;
+    // In a process of its own: once a daemon has read a question, who waits for the answer cannot be ended, not even by a
+    // kill, and no process ends before its last thread.
+    // SAFETY: the child does nothing but what the next block does.
+    let child = match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        // SAFETY: only system calls, with memory that was there before, as is allowed in the child of one thread of many.
+        0 => unsafe {
+            // Somebody may wait for the end of what goes through these.
+            libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
+            let mut answer = MaybeUninit::uninit();
+            let is_dead = libc::statfs(path.as_ptr(), answer.as_mut_ptr()) != 0
+                && matches!(*libc::__errno_location(), libc::ENOTCONN | libc::ECONNABORTED);
+            libc::_exit(i32::from(is_dead))
+        },
+        pid => Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?,
+    };
+    let ended = pidfd_open(child, PidfdFlags::empty())?;
+    let begun = ambient::monotonic();
+    loop {
+        let left = Timespec::try_from(patience.saturating_sub(begun.elapsed())).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(0) => {
+                let _ = kill_process(child, Signal::KILL); // It ends when the daemon answers or is gone.
+                return Ok(Daemon::IsSilent);
+            }
+            Ok(_) => break,
+        }
+    }
+    let status = waitpid(Some(child), WaitOptions::empty())?.and_then(|(_, status)| status.exit_status());
+    Ok(if status == Some(0) { Daemon::Answers } else { Daemon::HasDied })
 }
 
 /// The lines of a mountinfo file; lines of another form are passed over. See proc(5) for the fields.

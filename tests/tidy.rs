@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: [(&str, &[&str]); 12] = [
     ("ambient", &[]),
     ("later", &["ambient"]),
-    ("mounts", &[]),
+    ("mounts", &["ambient"]),
     ("rules", &[]),
     ("document", &[]),
     ("store", &["ambient", "later", "rules", "mounts", "document"]),

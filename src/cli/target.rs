@@ -2,29 +2,24 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
 use std::{fmt, fs, io};
 
 use super::place::{PATIENCE, Place};
 use super::{Failure, lock_servers};
-use crate::ambient;
 use crate::content::{Chunks, Contents};
 use crate::document::Volume;
 use crate::fuse::control::{self, Status};
 use crate::fuse::mount::FS_TYPE;
 use crate::lock::shared::{Settings as LockSettings, lock_documents};
 use crate::lock::{LockDocument, LockError, redlock};
-use crate::mounts::{self, MountEntry};
+use crate::mounts::{self, Daemon, MountEntry};
 use crate::namespace::{self, AdvisoryLocks, Outsider};
 use crate::store::Store;
 use crate::store::cells::documents::cells_of;
 use crate::store::embedded::layout::Layout;
 use crate::store::embedded::owner;
 use crate::store::engine::{self, EngineOptions, is_engine};
-
-/// How long a daemon may take to say that it is there, for which it needs nobody else.
-const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// A mount or a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,19 +179,17 @@ fn served(absolute: &Path) -> Result<Option<PathBuf>, Failure> {
 /// # Errors
 /// When it is there and does not answer.
 pub(super) fn is_dead(mount_point: &Path) -> Result<bool, Failure> {
-    let (sender, answer) = mpsc::channel();
-    let asked = mount_point.to_owned();
-    // From a thread, since the kernel waits for the answer for as long as the daemon lives.
-    ambient::spawn("lockwood-ask", move || sender.send(mounts::is_dead(&asked)))?;
-    answer.recv_timeout(ANSWER_WAIT).map_err(|_| {
-        format!(
+    match mounts::daemon(mount_point, mounts::ANSWER_WAIT)? {
+        Daemon::Answers => Ok(false),
+        Daemon::HasDied => Ok(true),
+        Daemon::IsSilent => Err(format!(
             "{0}: the daemon of this mount has not answered for {1} s: it is stopped, or all its threads wait for its \
              store; let it go on, or take the mount away with: lockwood umount --lazy {0}",
             mount_point.display(),
-            ANSWER_WAIT.as_secs()
+            mounts::ANSWER_WAIT.as_secs()
         )
-        .into()
-    })
+        .into()),
+    }
 }
 
 fn dead(path: &Path) -> Failure {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::attach;
 use super::mount::{FS_TYPE, MountError};
-use crate::mounts;
+use crate::mounts::{self, Daemon};
 
 /// The mount points as the kernel will name them.
 ///
@@ -38,19 +38,24 @@ pub(super) fn usable(paths: &[PathBuf], store: Option<&Path>) -> Result<Vec<Path
 /// The mount point as the kernel will name it. A mount of ours that has lost its daemon is taken away first.
 fn usable_mount_point(path: &Path) -> Result<PathBuf, MountError> {
     let unusable = |cause: String| MountError::MountPoint { path: path.to_owned(), cause };
-    let found = match std::fs::metadata(path) {
-        _ if mounts::is_dead(path) => {
+    match mounts::daemon(path, mounts::ANSWER_WAIT).map_err(|e| unusable(e.to_string()))? {
+        Daemon::Answers => {}
+        Daemon::IsSilent => {
+            return Err(unusable(format!(
+                "what is mounted there has not answered for {} s; let its daemon go on, or take it away with: umount -l",
+                mounts::ANSWER_WAIT.as_secs()
+            )));
+        }
+        Daemon::HasDied => {
             let absolute = std::path::absolute(path).map_err(|e| unusable(e.to_string()))?;
             detach_dead(&absolute).map_err(|e| {
                 unusable(format!(
                     "a mount whose daemon has died is there, and does not go away ({e}); try: umount -l"
                 ))
             })?;
-            std::fs::metadata(path)
         }
-        other => other,
-    };
-    match found {
+    }
+    match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => {}
         Ok(_) => return Err(unusable("not a directory".to_owned())),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {

@@ -215,6 +215,29 @@ fn a_mount_whose_daemon_stands_still_says_so_and_goes_away_lazily() {
     mounted.assert_clean();
 }
 
+/// Once a daemon has read a question, the kernel lets nobody who waits for the answer end. Here its store is in a tree whose
+/// own daemon is stopped.
+#[test]
+fn a_command_ends_though_the_daemon_that_it_has_asked_is_stuck() {
+    let (Some(below), Some(mut stuck)) = (Mounted::new(), Mounted::unmounted()) else { return };
+    stuck.store = below.path("store");
+    lockwood([Path::new("format"), &stuck.store]).ok();
+    stuck.mount("rw");
+    signal(below.pid(), Signal::STOP);
+    let (status, mount) = std::thread::scope(|scope| {
+        let status = scope.spawn(|| lockwood([Path::new("status"), &stuck.mount_point]));
+        let mount = scope.spawn(|| lockwood([Path::new("mount"), &below.store, &stuck.mount_point]));
+        (status.join().unwrap(), mount.join().unwrap())
+    });
+    signal(below.pid(), Signal::CONT);
+    let words = status.refused();
+    assert!(words.contains("not answered") && words.contains("umount --lazy"), "{words}");
+    let words = mount.refused();
+    assert!(words.contains("what is mounted there has not answered"), "{words}");
+    stuck.finish();
+    below.finish();
+}
+
 /// It dies, here while it waits for the store, without a word to who started it.
 #[test]
 fn a_daemon_that_dies_before_it_has_mounted_is_told_of_with_its_log() {
