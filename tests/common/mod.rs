@@ -127,9 +127,20 @@ pub(crate) fn mount_entry(mount_point: &Path) -> Option<MountEntry> {
     table.into_iter().rev().find(|m| m.mount_point == mount_point)
 }
 
+/// Sends a signal. When this has returned from a stop, the process answers nobody any more.
 pub(crate) fn signal(pid: u32, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
-    kill_process(pid, signal).expect("the daemon is there");
+    let process = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
+    kill_process(process, signal).expect("the daemon is there");
+    if signal == Signal::STOP {
+        until("all threads stand still", || !goes_on(pid));
+    }
+}
+
+/// Whether a thread of the process runs, or sleeps and can be woken.
+fn goes_on(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
+    let mut states = threads.map(|thread| fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
+    states.any(|state| state.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['R', 'S'])))
 }
 
 pub(crate) fn is_alive(pid: u32) -> bool {
