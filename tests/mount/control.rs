@@ -1,11 +1,12 @@
 //! `.lockwood`: for root and the mount's owner, never in the way of the tree.
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::{BINARY, Held, Mounted, Ran, run};
+use crate::common::{BINARY, Held, Mounted, Ran, is_alive, run, until};
 
 /// The user who may nothing, by number: nobody of Debian.
 pub(crate) const NOBODY: &str = "65534";
@@ -119,5 +120,25 @@ fn the_exit_code_of_lock_is_that_of_its_command_or_says_why_there_was_none() {
     assert_eq!(lock(&["--wait=0.1", "--", "true"]).code, 0);
     let ran = run(Command::new(BINARY).arg("lock").arg(mounted.path("absent")).args(["--", "true"]));
     assert_eq!(ran.code, 69, "{ran:?}");
+    mounted.finish();
+}
+
+#[test]
+fn a_lock_is_held_until_its_command_ends_though_who_took_it_is_killed() {
+    let Some(mounted) = Mounted::new() else { return };
+    fs::create_dir(mounted.path("d")).unwrap();
+    let mut lock = Command::new(BINARY);
+    lock.arg("lock").arg(mounted.path("d")).args(["--", "sh", "-c", "echo $$; read end"]);
+    let mut lock = lock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut pid = String::new();
+    BufReader::new(lock.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+    let end = lock.stdin.take();
+    lock.kill().unwrap();
+    lock.wait().unwrap();
+    let held = || fs::read_dir(mounted.path(".lockwood/locks")).unwrap().count() > 0;
+    assert!(held());
+    drop(end);
+    until("the command ends", || !is_alive(pid.trim().parse().unwrap()));
+    until("the lock is free", || !held());
     mounted.finish();
 }

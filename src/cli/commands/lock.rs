@@ -53,6 +53,8 @@ pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
         eprintln!("lockwood: {}: {cause}", arguments.path.display());
         return Ok(ExitCode::from(EXIT_NOT_FREE));
     }
+    // The command has the lock open too: it is held until the command ends even if this process is killed.
+    rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::empty())?;
     let vigil = Vigil::start(control, &arguments.path)?;
     let status = match Command::new(program).args(rest).spawn() {
         Ok(child) => attend(child)?,

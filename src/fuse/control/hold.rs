@@ -1,10 +1,10 @@
 //! The control file `hold`: a tree lock for as long as a file is open.
 //!
 //! A request of one line of JSON is written to the open file. The write returns when the lock is held, and fails with
-//! EBUSY when it was not free in time, with EINTR when its process was sent a signal; reading the file then says what is
-//! held, or what was in the way. The lock is tied to the open file, so it ends with the process that holds it, however that
-//! ends. If somebody breaks it before, reading the file says so. Linux does not wait for the end of an open file: who wants
-//! to know that the lock is free writes [`RELEASE`] first.
+//! EBUSY when it was not free in time, with EINTR when its process was sent a signal; reading the file then says what
+//! is held, or what was in the way. The lock is tied to the open file, so it ends with the last process that has that,
+//! however it ends. If somebody breaks it before, reading the file says so. Linux does not wait for the end of an open
+//! file: who wants to know that the lock is free writes [`RELEASE`] first.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

@@ -265,7 +265,10 @@ impl Handle {
 /// Serves a write to a control file.
 pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: &[u8], reply: ReplyWrite) {
     let kind = shared.control.handles.lock().get(&fh.0).map(|handle| handle.kind);
+    // Not by the mode of the file alone: it may have been opened by another, and passed on.
+    let may_steer = [0, shared.control.facts().uid].contains(&caller.uid);
     match kind {
+        Some(HandleKind::Hold | HandleKind::Break) if !may_steer => reply.error(Errno::EPERM),
         Some(HandleKind::Hold) => hold::write(shared, caller, fh, data, reply),
         Some(HandleKind::Break) => breaking::write(shared, caller, fh, data, reply),
         Some(HandleKind::Shown) => reply.error(Errno::EPERM),
