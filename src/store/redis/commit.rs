@@ -20,8 +20,14 @@ const TEXT: &str = include_str!("commit.lua");
 /// or lets go of a lock must be able to.
 const FIRST_LINE_WHEN_FULL: &str = "#!lua flags=allow-oom";
 
+/// More commits than a server loses when it starts again, or when a replica takes over, and few enough for the counter of
+/// versions to last for some millions of such times.
+const VERSIONS_LOST_MAX: u64 = 1_000_000_000;
+
 pub(super) struct Committer {
     names: Names,
+    arrive: Script,
+    arrival: Arguments,
     /// Where the server keeps what became of this client's commits.
     outcomes: String,
     growing: Script,
@@ -43,6 +49,11 @@ impl Committer {
         Self {
             outcomes: names.other(&format!("outcomes:{:016x}", ambient::random_u64())),
             growing: Script::new(TEXT),
+            arrive: Script::new(include_str!("arrive.lua")),
+            arrival: Arguments::default()
+                .key(names.other("version"))
+                .key(names.other("server"))
+                .arg(VERSIONS_LOST_MAX),
             other: Script::new(TEXT.replacen("#!lua", FIRST_LINE_WHEN_FULL, 1)),
             settle: Script::new(include_str!("settle.lua")),
             names,
@@ -58,7 +69,11 @@ impl Committer {
         loop {
             link.number += 1;
             request.number(link.lane, link.number);
-            let failed = match link.run(script, &request) {
+            let asked = match link.arrive(&self.arrive, &self.arrival) {
+                Ok(()) => link.run(script, &request),
+                Err(failed) => Err(failed),
+            };
+            let failed = match asked {
                 Ok(answer) => match outcome(commit, &answer)? {
                     Outcome::Done(version) => return Ok(version),
                     Outcome::Not(error) => return Err(error),

@@ -83,6 +83,8 @@ impl Patience {
 /// One connection, made when it is needed.
 pub(super) struct Link {
     connection: Option<Connection>,
+    /// Whether the server was told of that connection: see [`Held::arrive`].
+    has_arrived: bool,
     /// Which lane its commits are in.
     pub(super) lane: u64,
     /// The number of the last commit.
@@ -124,6 +126,7 @@ impl Pool {
     pub(super) fn link(&self) -> Held<'_> {
         let link = self.idle.lock().pop().unwrap_or_else(|| Link {
             connection: None,
+            has_arrived: false,
             lane: self.lanes.fetch_add(1, Ordering::Relaxed),
             number: 0,
         });
@@ -168,7 +171,10 @@ impl Held<'_> {
     fn connection(&mut self) -> Result<&mut Connection, Failed> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.pool.connect()?,
+            None => {
+                self.has_arrived = false;
+                self.pool.connect()?
+            }
         };
         Ok(self.connection.insert(connection))
     }
@@ -224,6 +230,15 @@ impl Held<'_> {
             }
             other => other,
         }
+    }
+
+    /// Runs a script that shall be the first on each connection, unless it was.
+    pub(super) fn arrive(&mut self, script: &Script, arguments: &Arguments) -> Result<(), Failed> {
+        if self.connection.is_none() || !self.has_arrived {
+            self.run(script, arguments)?;
+            self.has_arrived = true;
+        }
+        Ok(())
     }
 
     fn judge<T>(&mut self, answer: Result<T, RedisError>) -> Result<T, Failed> {

@@ -238,3 +238,24 @@ fn a_gap_in_the_notices_is_told() {
     say(&mut admin(&server), &["PUBLISH", "{v}:notices", "nonsense"]);
     wait_for(&|notice| *notice == Notice::Lost);
 }
+
+/// As after a failover, and after a power cut with `appendfsync everysec`.
+#[test]
+fn a_version_that_the_server_has_lost_is_not_given_to_another_change() {
+    let Some(mut server) = RedisServer::start_with(&["--appendonly", "no"]) else { return };
+    let open = || connect(&server.url("v"), Options { allow_volatile: true, ..options() }).unwrap().0;
+    let (store, other) = (open(), open());
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    say(&mut admin(&server), &["SAVE"]);
+    let lost = store.commit(&add_one()).unwrap();
+    assert_eq!(lost.0, 2, "no server was noted before");
+    server.kill();
+    server.restart();
+    assert_eq!(children(&other), 0);
+    let made = other.commit(&add_one()).unwrap();
+    assert!(made > lost, "{made:?}");
+    let outcome = store.commit(&Commit::new().at(node(1), lost).put(node(2), directory(0)));
+    assert!(matches!(outcome, Err(CommitError::Conflict(_))), "{outcome:?}");
+    // The same server is met again.
+    assert_eq!(store.commit(&add_one()).unwrap().0, made.0 + 1);
+}
