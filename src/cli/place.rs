@@ -34,6 +34,7 @@ impl Place {
     /// The place that an argument names.
     pub(super) fn parse(text: &OsStr) -> Result<Self, Failure> {
         match text.to_str() {
+            Some("") => Err("the name of a store is empty: a directory or a URL is needed".into()),
             Some(text) if is_url(text) => {
                 let (url, password) = without_password(text);
                 Ok(Self::Engine { url, password: password.or_else(|| std::env::var(PASSWORD).ok()) })
@@ -127,6 +128,12 @@ fn without_passwords(arguments: &[OsString]) -> Hidden {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_no_place() {
+        assert!(Place::parse("".as_ref()).is_err());
+        assert!(Place::parse("store".as_ref()).is_ok());
+    }
 
     #[test]
     fn only_the_passwords_of_a_volume_are_taken_out() {
