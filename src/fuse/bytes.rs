@@ -79,6 +79,7 @@ impl Adapter {
             None => namespace.flush(Ino(ino.0)).map_err(failed("close", ino)),
         };
         namespace.closed(Ino(ino.0), fh.0);
+        self.0.cache.close_file(Ino(ino.0));
         let released = self.close_handle(ino, fh);
         let closed = namespace.close_file_as(Ino(ino.0), passed).map_err(failed("close", ino));
         let closed = closed.map(|privileges| self.tell(ino, privileges));

@@ -36,23 +36,22 @@
 //!    and maps it is to find all that was closed before. So a late notice must not overtake the answer of that size: an open
 //!    notes the version that it has found ([`KernelCache::opened`]), and notices up to it are not passed on any more.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use foldhash::fast::RandomState;
 use fuser::{FopenFlags, INodeNo, InitFlags, Notifier};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::RwLock;
 
 use super::beliefs::Beliefs;
 use super::convert::FOREVER;
+use super::known::{Given, Known, Shard};
 use super::names::Names;
 use super::notices::Notices;
 use crate::ambient;
-use crate::document::{Document, Ino, Key, Name, Version};
+use crate::document::{Ino, Key, Name, Version};
 use crate::namespace::Watcher;
 use crate::rules::{self, Rule};
 use crate::store::{Listener, Notice, Write};
@@ -68,25 +67,10 @@ pub(super) enum Sharing {
     Hosts(Duration),
 }
 
-const SHARDS: usize = 64;
-
-/// Every change asks every other mount for each inode in it. The daemon itself gives out the numbers.
-type Known = HashMap<Ino, Given, RandomState>;
-
 /// What is left of `ttl`. An answer may have been true for the last time when it was begun to be looked for, so the time
 /// that this took counts, and a store that is slow to answer makes nothing older than a quick one.
 fn left_of(ttl: Duration, asked: Instant) -> Duration {
     ttl.saturating_sub(ambient::monotonic().saturating_duration_since(asked))
-}
-
-/// What the kernel has of an inode.
-#[derive(Default)]
-struct Given {
-    /// How often it was given it and has not forgotten it.
-    times: u64,
-    is_file: bool,
-    /// The newest version of it that an open has found, after which the kernel was told to ask again.
-    opened: Version,
 }
 
 /// Nobody waits longer until another kernel has let go of the names of a directory that was moved.
@@ -96,7 +80,7 @@ const SETTLE_WAIT: Duration = Duration::from_millis(20);
 pub(super) struct KernelCache {
     sharing: Sharing,
     /// What the kernel was given and has not forgotten. Empty in a mount alone.
-    known: [Mutex<Known>; SHARDS],
+    known: Known,
     connection: RwLock<Option<Connection>>,
     pub(super) notices: Notices,
     names: Names,
@@ -127,7 +111,7 @@ impl KernelCache {
     pub(super) fn new(sharing: Sharing) -> Self {
         Self {
             sharing,
-            known: std::array::from_fn(|_| Mutex::default()),
+            known: Known::new(),
             connection: RwLock::default(),
             notices: Notices::new(),
             names: Names::new(),
@@ -233,7 +217,7 @@ impl KernelCache {
     pub(super) fn opened(&self, ino: Ino, at: Version) {
         let Sharing::Hosts(_) = self.sharing else { return };
         let connection = self.connection.read();
-        let mut known = self.shard(ino).lock();
+        let mut known = self.known.of(ino);
         if let Some(given) = known.get_mut(&ino) {
             given.opened = given.opened.max(at);
         }
@@ -247,8 +231,8 @@ impl KernelCache {
 
     /// Whether the kernel is to be told of a change that was made at this version, if that is known: it has the inode, and
     /// no open has found the change. While what is returned is kept no open is answered that does.
-    fn is_news(&self, ino: Ino, at: Option<Version>) -> Option<MutexGuard<'_, Known>> {
-        let known = self.shard(ino).lock();
+    fn is_news(&self, ino: Ino, at: Option<Version>) -> Option<impl Deref<Target = Shard>> {
+        let known = self.known.of(ino);
         let is_news = match known.get(&ino) {
             Some(given) => at.is_none_or(|at| at > given.opened),
             None => ino == Ino::ROOT,
@@ -264,10 +248,18 @@ impl KernelCache {
     /// The kernel is about to be given an inode: called before the reply is sent.
     pub(super) fn give(&self, ino: Ino, is_file: bool) {
         if self.sharing != Sharing::Alone {
-            let mut known = self.shard(ino).lock();
-            let given = known.entry(ino).or_default();
-            *given = Given { times: given.times + 1, is_file, ..*given };
+            self.known.give(ino, is_file);
         }
+    }
+
+    /// The kernel is about to be told that a file is open.
+    pub(super) fn open(&self, ino: Ino) {
+        self.known.open(ino);
+    }
+
+    /// The kernel has closed an open file.
+    pub(super) fn close_file(&self, ino: Ino) {
+        self.known.close(ino);
     }
 
     /// What the kernel takes these names for may be wrong from the reply on that is about to be sent. It is to ask for every
@@ -282,21 +274,12 @@ impl KernelCache {
     /// Whether the kernel may have a name for this inode under which there is another one by now, and finds that one if it
     /// looks again. With other mounts that is so of regular files alone.
     pub(super) fn may_misname(&self, ino: Ino) -> bool {
-        self.sharing == Sharing::Alone || self.shard(ino).lock().get(&ino).is_some_and(|given| given.is_file)
+        self.sharing == Sharing::Alone || self.known.get(ino).is_some_and(|given| given.is_file)
     }
 
     /// The kernel has forgotten an inode that it was given so often.
     pub(super) fn take_back(&self, ino: Ino, times: u64) {
-        if let Entry::Occupied(mut given) = self.shard(ino).lock().entry(ino) {
-            given.get_mut().times = given.get().times.saturating_sub(times);
-            if given.get().times == 0 {
-                given.remove();
-            }
-        }
-    }
-
-    fn shard(&self, ino: Ino) -> &Mutex<Known> {
-        &self.known[(ino.0 % SHARDS as u64) as usize]
+        self.known.take_back(ino, times);
     }
 }
 
@@ -313,8 +296,8 @@ impl Watcher for KernelCache {
                     if rules::holds(Rule::AttributesToldBeforeReply) {
                         connection.attributes(*ino);
                     }
-                    if may_change_bytes(write) {
-                        self.notices.content(*ino);
+                    if matches!(write, Write::Merge(_, delta) if delta.extent.is_some()) {
+                        self.bytes_changed(*ino);
                     }
                 }
                 _ => {}
@@ -338,6 +321,12 @@ impl Watcher for KernelCache {
         }
     }
 
+    fn bytes_changed(&self, ino: Ino) {
+        if self.known.get(ino).is_some_and(|given| given.may_have_pages()) {
+            self.notices.content(ino);
+        }
+    }
+
     fn settle(&self) {
         if self.unsettled.swap(false, Relaxed) {
             self.names.settle(SETTLE_WAIT);
@@ -345,7 +334,7 @@ impl Watcher for KernelCache {
     }
 
     fn knows(&self, ino: Ino) -> bool {
-        ino == Ino::ROOT || self.shard(ino).lock().contains_key(&ino)
+        ino == Ino::ROOT || self.known.get(ino).is_some()
     }
 }
 
@@ -362,7 +351,9 @@ impl Listener for KernelCache {
                 Key::Node(ino) => {
                     let Some(is_news) = self.is_news(*ino, *at) else { continue };
                     connection.attributes(*ino);
-                    self.notices.content(*ino);
+                    if is_news.get(ino).is_some_and(Given::may_have_pages) {
+                        self.notices.content(*ino);
+                    }
                     drop(is_news);
                 }
                 _ => continue,
@@ -400,34 +391,10 @@ fn moves_directory(write: &Write) -> bool {
     matches!(write, Write::Merge(_, delta) if delta.reparent.is_some())
 }
 
-/// Whether a write of a node may come with other bytes of its file.
-fn may_change_bytes(write: &Write) -> bool {
-    match write {
-        Write::Merge(_, delta) => delta.extent.is_some(),
-        Write::Put(_, Document::Node(node)) => node.regular().is_some(),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::document::NodeDelta;
-
-    #[test]
-    fn an_inode_is_known_until_it_is_forgotten_as_often_as_it_was_given() {
-        let cache = KernelCache::new(Sharing::Several);
-        assert!(cache.knows(Ino::ROOT) && !cache.knows(Ino(7)));
-        cache.give(Ino(7), true);
-        cache.give(Ino(7), true);
-        cache.take_back(Ino(7), 1);
-        assert!(cache.knows(Ino(7)));
-        cache.take_back(Ino(7), 1);
-        assert!(!cache.knows(Ino(7)));
-        cache.take_back(Ino(7), 1);
-        cache.give(Ino(7), true);
-        assert!(cache.knows(Ino(7)), "what was taken back too often does not count");
-    }
 
     #[test]
     fn what_an_open_has_found_is_no_news() {

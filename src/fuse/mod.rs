@@ -25,6 +25,7 @@ mod entries;
 mod errno;
 mod flusher;
 mod kernel_cache;
+mod known;
 mod lock_flags;
 pub mod mount;
 mod names;

@@ -29,6 +29,7 @@ impl Adapter {
         let number = self.0.handles.fetch_add(1, Relaxed) + 1;
         let handle = FileHandle::from(Handle { number, writes, passed });
         self.0.namespace.opened(Ino(ino.0), handle.0);
+        self.0.cache.open(Ino(ino.0));
         handle
     }
 

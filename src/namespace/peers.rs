@@ -18,6 +18,9 @@ pub trait Watcher: Send + Sync {
     /// unless he began to look earlier. Called under locks of the namespace, so it may not ask for anything there.
     fn changed(&self, writes: &[Write]);
 
+    /// Another mount has given a file another size: a write that [`Watcher::changed`] was told of came with other bytes.
+    fn bytes_changed(&self, ino: Ino);
+
     /// A directory was moved through another mount, and nobody holds a lock for it any more: waits a little until the
     /// kernel has let go of where it was.
     fn settle(&self);
@@ -49,6 +52,11 @@ impl Peers {
     /// Tells everybody but `by`.
     pub(super) fn tell(&self, by: SessionId, writes: &[Write]) {
         self.others(by).for_each(|watcher| watcher.changed(writes));
+    }
+
+    /// Tells everybody but `by` that a file has another size.
+    pub(super) fn tell_size(&self, by: SessionId, ino: Ino) {
+        self.others(by).for_each(|watcher| watcher.bytes_changed(ino));
     }
 
     /// Waits a little until the others have let go of where a directory was that `by` has moved.

@@ -405,3 +405,26 @@ fn a_map_sees_soon_what_is_written_through_another_mount() {
     drop(file);
     many.finish();
 }
+
+#[test]
+fn who_opens_after_a_chmod_through_another_mount_is_judged_by_it() {
+    /// What a user other than root is refused, whom this thread is for as long as `what` takes.
+    fn as_nobody<T>(what: impl FnOnce() -> T) -> T {
+        // SAFETY: takes no memory; it is about this thread alone.
+        unsafe { libc::setfsuid(65534) };
+        let done = what();
+        // SAFETY: as above.
+        unsafe { libc::setfsuid(0) };
+        done
+    }
+    let Some(many) = Many::new(2) else { return };
+    let (ours, theirs) = (many.at(0, "f"), many.at(1, "f"));
+    fs::write(&ours, vec![b'x'; 100_000]).unwrap();
+    let wrong = (0..3000).filter(|round| {
+        let may = round % 2 == 0;
+        fs::set_permissions(&ours, fs::Permissions::from_mode(if may { 0o644 } else { 0o600 })).unwrap();
+        as_nobody(|| File::open(&theirs)).is_ok() != may
+    });
+    assert_eq!(wrong.count(), 0);
+    many.finish();
+}

@@ -133,6 +133,7 @@ impl Namespace {
             }
             if let Some(size) = change.size {
                 self.changed_by_node(ino, size);
+                self.peers.tell_size(self.session, ino);
             }
             Ok(self.node_after(ino, (version, node)))
         })

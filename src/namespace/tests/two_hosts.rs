@@ -38,6 +38,8 @@ impl Watcher for Remover {
         }
     }
 
+    fn bytes_changed(&self, _: Ino) {}
+
     fn settle(&self) {}
 
     fn knows(&self, _: Ino) -> bool {
@@ -90,6 +92,8 @@ impl Watcher for Appender {
             self.host.append(self.file, RECORD, false).unwrap();
         }
     }
+
+    fn bytes_changed(&self, _: Ino) {}
 
     fn settle(&self) {}
 
