@@ -133,7 +133,7 @@ mounts_below() {
 
 # Unmounts a mount point, politely if its daemon lives, else by force.
 unmount() {
-    lockwood umount "$1" >/dev/null 2>&1 || true
+    timeout --foreground -k 5 150 "$LOCKWOOD_BIN" umount "$1" >/dev/null 2>&1 || true
     if is_mounted "$1"; then fusermount3 -u "$1" 2>/dev/null || true; fi
     if is_mounted "$1"; then force_unmount "$1"; fi
 }
