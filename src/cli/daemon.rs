@@ -5,6 +5,10 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::SIGXFSZ;
 
 use super::Failure;
 use super::place::Place;
@@ -76,6 +80,20 @@ fn last_error(log: &[u8]) -> Option<String> {
 pub(super) fn detach() {
     if let Err(error) = rustix::process::setsid() {
         log::debug!("no session of its own: {error}");
+    }
+}
+
+/// Lifts the limits of a shell that are not meant for a file system: on open files and on the size of files. A file that is
+/// too large all the same is an error, and not the end of the process.
+pub(super) fn lift_limits() {
+    for resource in [Resource::Nofile, Resource::Fsize] {
+        let maximum = getrlimit(resource).maximum;
+        if let Err(error) = setrlimit(resource, Rlimit { current: maximum, maximum }) {
+            log::warn!("the limit {resource:?} of this process stays as it was: {error}");
+        }
+    }
+    if let Err(error) = signal_hook::flag::register(SIGXFSZ, Arc::default()) {
+        log::warn!("files that are too large end this process: {error}");
     }
 }
 

@@ -21,6 +21,7 @@ mod beliefs;
 mod bytes;
 pub mod control;
 mod convert;
+mod descriptors;
 mod entries;
 mod errno;
 mod flusher;

@@ -8,10 +8,12 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use fuser::{BackingId, FileHandle, FopenFlags, InitFlags, KernelConfig, OpenFlags, ReplyOpen};
 use parking_lot::RwLock;
 
+use super::descriptors::Shares;
 use crate::namespace::Registration;
 use crate::namespace::ops::passthrough::Access;
 
@@ -34,6 +36,21 @@ pub(super) struct Passthrough {
     wanted: Passing,
     /// Why it is off; none: it is on.
     off: RwLock<Option<String>>,
+    /// As many files may be passed at once. Each takes a descriptor of this process, of which the store must not run out.
+    most: usize,
+    passed: Arc<AtomicUsize>,
+}
+
+/// A file of the host that the kernel has.
+struct Registered {
+    id: BackingId,
+    passed: Arc<AtomicUsize>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.passed.fetch_sub(1, Relaxed);
+    }
 }
 
 /// A number of an open file that says how it is open.
@@ -61,7 +78,8 @@ impl Passthrough {
     /// As wanted, if the kernel can, or off for this reason.
     pub(super) fn new(wanted: Passing, off: Option<&str>) -> Self {
         let off = off.or((wanted == Passing::Off).then_some("as the options say"));
-        Self { wanted, off: RwLock::new(off.map(ToOwned::to_owned)) }
+        let off = RwLock::new(off.map(ToOwned::to_owned));
+        Self { wanted, off, most: Shares::own().passed, passed: Arc::default() }
     }
 
     /// What an open file with these flags is for.
@@ -123,9 +141,15 @@ impl Passthrough {
         if !self.is_on() || (flags.0 & libc::O_DIRECT != 0 && !has_direct_io(host)) {
             return None;
         }
+        let counted =
+            self.passed.fetch_update(Relaxed, Relaxed, |passed| (passed < self.most).then_some(passed + 1));
+        if counted.is_err() {
+            return None;
+        }
         match reply.open_backing(host) {
-            Ok(registered) => Some(Arc::new(registered) as Registration),
+            Ok(id) => Some(Arc::new(Registered { id, passed: Arc::clone(&self.passed) }) as Registration),
             Err(error) => {
+                self.passed.fetch_sub(1, Relaxed);
                 self.turn_off(format!("the kernel does not take backing files ({error})"));
                 None
             }
@@ -135,7 +159,7 @@ impl Passthrough {
 
 /// What [`Passthrough::register`] has made.
 pub(super) fn registered(registration: &Registration) -> Option<&BackingId> {
-    registration.downcast_ref()
+    registration.downcast_ref::<Registered>().map(|registered| &registered.id)
 }
 
 /// The kernel opens the file of the host with the flags of whoever opens ours, and fails that one if it cannot.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::descriptors::Shares;
 use super::mount::MountError;
 use crate::content::{BackingFiles, Contents};
 use crate::document::Volume;
@@ -15,9 +16,6 @@ use crate::store::embedded::open::OpenVolume;
 use crate::store::engine::{self, EngineOptions};
 use crate::store::redis::servers::Servers;
 use crate::store::{Store, StoreError};
-
-/// As many backing files are kept open.
-const BACKING_FILES_OPEN: usize = 512;
 
 /// What to mount.
 #[derive(Clone, Debug)]
@@ -70,8 +68,10 @@ impl Source {
     pub(super) fn open(&self, mount_points: &[PathBuf], tuning: Tuning) -> Result<OpenSource, MountError> {
         Ok(match self {
             Self::Directory(path) => {
+                let shares = Shares::own();
+                let tuning = Tuning { tables_open: shares.tables, ..tuning };
                 let volume = OpenVolume::open(path, mount_points, tuning)?;
-                let backing = BackingFiles::open(&volume.layout.content(), BACKING_FILES_OPEN)?;
+                let backing = BackingFiles::open(&volume.layout.content(), shares.backing)?;
                 OpenSource::Owned { volume, backing }
             }
             Self::Engine { url, options, cache_ttl, lock_servers } => {

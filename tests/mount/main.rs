@@ -14,6 +14,7 @@ mod files;
 mod full;
 mod handles;
 mod life;
+mod limits;
 mod linear;
 mod listing;
 mod locks;

@@ -105,6 +105,7 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
     }
     daemon::log_to(log.as_deref())?;
     daemon::abort_on_panic();
+    daemon::lift_limits();
     let request = MountRequest {
         store: place.to_string(),
         source,

@@ -51,11 +51,18 @@ pub struct Tuning {
     pub block_cache_bytes: u64,
     /// The journal is at most about this long; a crashed store replays it when it is opened.
     pub journal_bytes: u64,
+    /// So many files with tables of the database are kept open.
+    pub tables_open: usize,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { document_cache_bytes: 64 << 20, block_cache_bytes: 64 << 20, journal_bytes: 256 << 20 }
+        Self {
+            document_cache_bytes: 64 << 20,
+            block_cache_bytes: 64 << 20,
+            journal_bytes: 256 << 20,
+            tables_open: 256,
+        }
     }
 }
 
@@ -105,6 +112,7 @@ impl EmbeddedStore {
         let db = Database::builder(dir)
             .cache_size(tuning.block_cache_bytes)
             .max_journaling_size(tuning.journal_bytes)
+            .max_cached_files(Some(tuning.tables_open))
             .worker_threads(1)
             .open()
             .map_err(opening)?;
