@@ -421,3 +421,43 @@ fn it_is_off_where_it_is_told_to_be_or_cannot_be() {
         mounted.finish();
     }
 }
+
+#[test]
+fn a_copy_that_ends_in_a_hole_is_as_long_for_who_reads() {
+    const LEN: usize = 1 << 20;
+    let Some(mounted) = Mounted::new() else { return };
+    let (source, target) = (mounted.path("source"), mounted.path("target"));
+    fs::write(&source, vec![2; 8192]).unwrap();
+    let source = open(&source);
+    source.set_len(LEN as u64).unwrap();
+    fs::write(&target, vec![1; 8192]).unwrap();
+    let mut reader = File::open(&target).unwrap();
+    let writer = fs::OpenOptions::new().write(true).open(&target).unwrap();
+    let (mut from, mut to) = (0, 0);
+    while copy_file_range(source.as_fd(), Some(&mut from), writer.as_fd(), Some(&mut to), LEN).unwrap() > 0 {}
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes.len(), LEN);
+    assert!(bytes[..8192].iter().all(|b| *b == 2) && bytes[8192..].iter().all(|b| *b == 0));
+    drop((source, reader, writer));
+    mounted.finish();
+}
+
+/// The host keeps a file that was passed in one piece, and may have no piece of the size that it is given later.
+#[test]
+fn a_file_that_is_too_large_to_be_passed_is_read_all_the_same() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("f");
+    fs::write(&path, vec![1; 8192]).unwrap();
+    let reader = File::open(&path).unwrap();
+    let set_len =
+        |tib: u64| fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(tib << 40).unwrap();
+    set_len(2);
+    drop(reader);
+    set_len(20);
+    let mut bytes = [0; 8192];
+    File::open(&path).unwrap().read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes, [1; 8192]);
+    set_len(0);
+    mounted.finish();
+}

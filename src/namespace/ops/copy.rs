@@ -31,14 +31,23 @@ impl Namespace {
         let (mut done, mut privileges) = (0, Privileges::Kept);
         while done < len {
             let piece = u32::try_from(len - done).unwrap_or(PIECE).min(PIECE);
-            let bytes = self.read(from, from_offset + done, piece)?;
-            if bytes.is_empty() {
-                break;
+            let read = self.read(from, from_offset + done, piece);
+            let copied = read.and_then(|bytes| match bytes.len() as u64 {
+                0 => Ok((0, Privileges::Kept)),
+                copied => Ok((copied, self.write(to, to_offset + done, &bytes, !caller.keeps_privileges())?)),
+            });
+            match copied {
+                Ok((0, _)) => break,
+                Ok((copied, took)) => {
+                    done += copied;
+                    if took == Privileges::Dropped {
+                        privileges = took;
+                    }
+                }
+                // What was copied is told first; who goes on meets the error.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
             }
-            if self.write(to, to_offset + done, &bytes, !caller.keeps_privileges())? == Privileges::Dropped {
-                privileges = Privileges::Dropped;
-            }
-            done += bytes.len() as u64;
         }
         Ok((done, privileges))
     }
@@ -89,7 +98,12 @@ impl Namespace {
                 to_io.trimmed = false;
             }
             let done = copied.as_ref().copied().unwrap_or_default();
-            let outcome = copied.map(|copied| to_offset + copied).map_err(Into::into);
+            let outcome = copied.map_err(Into::into).and_then(|copied| {
+                let end = to_offset + copied;
+                // A hole at the end of what is copied leaves the host's file shorter.
+                self.extend_passed(to, end)?;
+                Ok(end)
+            });
             let privileges = self.finish(&mut to_io, prepared, outcome, stamp)?;
             Ok(Some((done, privileges)))
         })

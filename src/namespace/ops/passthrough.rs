@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use super::read::regular;
 use super::write::{Privileges, Stamp};
-use crate::content::{BackingFiles, Contents};
+use crate::content::{BackingFiles, ContentError, Contents};
 use crate::document::merge::Extent;
 use crate::document::{Body, ContentPlace, Ino, Key, NodeDelta, Timestamp};
 use crate::namespace::inodes::Pin;
@@ -118,7 +118,12 @@ impl Namespace {
             content.trim(regular.size, node.version())?;
             io.trimmed = true;
         }
-        let Some(host) = content.whole(regular.size)? else { return Ok(None) };
+        let host = match content.whole(regular.size) {
+            Ok(Some(host)) => host,
+            // The host has no files of that size.
+            Ok(None) | Err(ContentError::TooLarge { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         let Some(registration) = register(&host) else { return Ok(None) };
         let passed = Passed::new(registration, content, host).map_err(host_error)?;
         let passed = Arc::new(passed);
