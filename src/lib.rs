@@ -26,3 +26,7 @@ pub mod mounts;
 pub mod namespace;
 pub mod rules;
 pub mod store;
+
+#[cfg(test)]
+#[path = "../tests/common/stop.rs"]
+mod stop;

@@ -7,6 +7,7 @@ pub(crate) mod excluded;
 pub(crate) mod interrupted;
 pub(crate) mod locker;
 pub(crate) mod rng;
+pub(crate) mod stop;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -220,9 +220,10 @@ fn once(
             return made.map(|()| None).map_err(|error| format!("{text}: {error}"));
         }
         let look = || change.is_seen(&home, text).map_err(|error| format!("{text}, host {host}: {error}"));
-        let early = look()?;
+        let early = look();
+        // Before the look is judged: the others wait for this host, whatever it has met.
         ready.wait();
-        let (mut looks_before, mut old_until) = (u64::from(!early), 0);
+        let (mut looks_before, mut old_until) = (u64::from(!early?), 0);
         let begun = now();
         loop {
             let looked = nanos(now());

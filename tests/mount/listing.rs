@@ -8,18 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use rustix::fs::RawDir;
 
 use crate::common::Mounted;
+use crate::common::stop::StopOnDrop;
 
 const KEPT: usize = 20_000;
 const LISTINGS: usize = 3;
-
-/// Sets its flag when it goes, also when an assertion takes it along.
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
 
 fn list(mounted: &Mounted) -> HashMap<String, usize> {
     let directory = File::open(mounted.path("d")).unwrap();

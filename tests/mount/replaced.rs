@@ -10,6 +10,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::common::stop::StopOnDrop;
 use crate::common::{Mounted, skipped};
 use crate::many::Many;
 
@@ -21,6 +22,7 @@ fn a_name_that_is_replaced_is_never_absent() {
     fs::write(&name, b"x").unwrap();
     let (ended, opens, stale) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
+        let _end = StopOnDrop(&ended);
         let ask = |ask: fn(&Path) -> std::io::Result<()>| {
             while !ended.load(Relaxed) {
                 let _ = match ask(&name) {
@@ -37,7 +39,6 @@ fn a_name_that_is_replaced_is_never_absent() {
             fs::rename(&next, &name).unwrap();
             std::thread::sleep(Duration::from_micros(500));
         }
-        ended.store(true, Relaxed);
     });
     // Who loses twice while he walks one path is told so.
     let (opens, stale) = (opens.into_inner(), stale.into_inner());
@@ -49,22 +50,19 @@ fn a_name_that_is_replaced_is_never_absent() {
 fn two_mounts_that_make_the_same_file_both_open_it() {
     let Some(many) = Many::new(2) else { return };
     let barrier = Barrier::new(2);
-    std::thread::scope(|scope| {
-        for mount in 0..2 {
-            let (many, barrier) = (&many, &barrier);
-            scope.spawn(move || {
-                for round in 0..300 {
+    for round in 0..300 {
+        // Threads of this round alone: one that fails is waited for by nobody in the next.
+        std::thread::scope(|scope| {
+            for mount in 0..2 {
+                let (path, barrier) = (many.at(mount, &format!("f{round}")), &barrier);
+                scope.spawn(move || {
                     barrier.wait();
-                    let opened = OpenOptions::new()
-                        .write(true)
-                        .create(true)
-                        .truncate(false)
-                        .open(many.at(mount, &format!("f{round}")));
+                    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
                     assert!(opened.is_ok(), "round {round}: {}", opened.unwrap_err());
-                }
-            });
-        }
-    });
+                });
+            }
+        });
+    }
     many.finish();
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use super::*;
+use crate::stop::StopOnDrop;
 
 #[test]
 fn writers_of_disjoint_ranges_do_not_disturb_each_other() {
@@ -36,6 +37,7 @@ fn a_write_into_a_segment_that_is_being_trimmed_is_there_or_gone_but_never_lost_
     let file = files.file(7).unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = StopOnDrop(&done);
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 file.truncate(SEGMENT).unwrap();
@@ -53,7 +55,6 @@ fn a_write_into_a_segment_that_is_being_trimmed_is_there_or_gone_but_never_lost_
         for _ in 0..300 {
             file.write_at(&[1; 8192], 2 * SEGMENT - 4096).unwrap();
         }
-        done.store(true, Ordering::Relaxed);
     });
     file.write_at(&[1; 8192], 2 * SEGMENT - 4096).unwrap();
     assert_eq!(read(&file, 2 * SEGMENT - 4096, 8192), [1; 8192]);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use super::*;
 use crate::lock::Mode;
+use crate::stop::StopOnDrop;
 
 const PATH: &str = "/a";
 
@@ -54,6 +55,7 @@ fn an_exclusive_request_is_not_starved_by_shares_that_never_rest() {
     let holds = AtomicU64::new(0);
     let began = Barrier::new(SHARERS as usize + 1);
     std::thread::scope(|scope| {
+        let _end = StopOnDrop(&stop);
         for session in 1..=SHARERS {
             let (table, stop, queued, granted) = (&table, &stop, &queued, &granted);
             let (overtaken, holds, began) = (&overtaken, &holds, &began);
@@ -92,14 +94,13 @@ fn an_exclusive_request_is_not_starved_by_shares_that_never_rest() {
                 let document = table.document(&id());
                 document.is_some_and(|found| found.waiters.iter().any(|w| w.session == SessionId(100)))
             };
-            while !is_queued() {
+            while !is_queued() && !exclusive.is_finished() {
                 std::thread::yield_now();
             }
             queued.store(round, SeqCst);
             drop(share);
             exclusive.join().unwrap();
         }
-        stop.store(true, SeqCst);
     });
     let holds = holds.into_inner();
     println!("{ROUNDS} exclusive requests among {holds} shares");

@@ -106,13 +106,14 @@ fn a_deadline_names_the_lock_and_its_holder_and_lets_the_next_go_on() {
     assert!(table.counters().longest_wait_us >= 29_000);
     // A share that queued behind the exclusive goes on at the exclusive's deadline.
     let on_thread = table.clone();
-    let gives_up = ambient::spawn("gives-up", move || on_thread.acquire(rename(2, "/a", "/b"), within(60)));
-    while table.document(&id("/a")).unwrap().waiters.is_empty() {
+    let gives_up = ambient::spawn("gives-up", move || on_thread.acquire(rename(2, "/a", "/b"), within(2000)));
+    let gives_up = gives_up.unwrap();
+    while table.document(&id("/a")).unwrap().waiters.is_empty() && !gives_up.is_finished() {
         std::thread::yield_now();
     }
     let share = waiting(&table, hold(3, "/a", Mode::Shared));
     assert!(share.join().unwrap().is_ok());
-    assert!(matches!(gives_up.unwrap().join().unwrap(), Err(LockError::TimedOut(_))));
+    assert!(matches!(gives_up.join().unwrap(), Err(LockError::TimedOut(_))));
 }
 
 #[test]

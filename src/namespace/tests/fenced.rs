@@ -9,6 +9,7 @@ use crate::document::{Document, Key, SessionState};
 use crate::lock::{BreakOutcome, Broken, LockError};
 use crate::namespace::ops::rename::Patience;
 use crate::namespace::{NamespaceError as E, Result};
+use crate::stop::StopOnDrop;
 use crate::store::{Reader as _, Store as _, StoreError};
 
 fn by() -> Arc<str> {
@@ -33,6 +34,7 @@ fn a_rename_ends_as_the_break_of_it_said() {
     let is_undone = |broken: &Broken| broken.outcome != BreakOutcome::AlreadyDone;
     let refused = std::thread::scope(|scope| {
         let (world, stop) = (&world, &stop);
+        let end = StopOnDrop(stop);
         let renamer = scope.spawn(move || {
             let (mut here, mut there, mut refused) = (a, b, 0);
             while !stop.load(SeqCst) {
@@ -46,11 +48,11 @@ fn a_rename_ends_as_the_break_of_it_said() {
             }
             refused
         });
-        while said.len() < MET || !said.iter().any(is_undone) {
+        while (said.len() < MET || !said.iter().any(is_undone)) && !renamer.is_finished() {
             let met = world.locks().operations();
             said.extend(met.iter().filter_map(|operation| world.locks().revoke(operation.id(), &by())));
         }
-        stop.store(true, SeqCst);
+        drop(end);
         renamer.join().unwrap()
     });
     assert_eq!(refused, said.iter().filter(|broken| is_undone(broken)).count());
@@ -99,6 +101,7 @@ fn nothing_of_what_was_under_way_comes_after_the_fence() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (world, stop) = (&world, &stop);
+            let _end = StopOnDrop(stop);
             for (ino, len) in [(small, 16), (large, 4096)] {
                 scope.spawn(move || {
                     let mut round = 0_u8;
@@ -117,7 +120,6 @@ fn nothing_of_what_was_under_way_comes_after_the_fence() {
             let before = (seen(), world.store.counters().commits);
             std::thread::sleep(Duration::from_millis(5));
             let after = (seen(), world.store.counters().commits);
-            stop.store(true, SeqCst);
             assert!(before == after, "a write took effect after the fence");
         });
         world.reopen();

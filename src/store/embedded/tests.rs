@@ -1,7 +1,6 @@
 //! The embedded engine: conformance, and what only an engine on disk has.
 
 use std::fs;
-use std::sync::atomic::Ordering::SeqCst;
 
 use super::*;
 use crate::document::{Content, Document, Entry, FileKind, Ino, Name};
@@ -338,9 +337,8 @@ fn nobody_sees_a_part_of_a_commit() {
         let both = |commit: Commit| commit.put(first.clone(), content_of(1)).put(last.clone(), content_of(2));
         let begin = Commit::new().put(Key::Node(Ino(1)), directory(0)).put(name(0), entry());
         store.commit(&both(begin)).unwrap();
-        let is_over = std::sync::atomic::AtomicBool::new(false);
         let (looks, torn) = std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let moves = scope.spawn(|| {
                 for step in 0..MOVES {
                     // Others come and go, so that the first is known, and is not, and has to be learned.
                     let other = Ino(2 + step % 5);
@@ -350,7 +348,6 @@ fn nobody_sees_a_part_of_a_commit() {
                     store.commit(&both(commit.put(name(step + 1), entry()))).unwrap();
                     store.start_flush().unwrap();
                 }
-                is_over.store(true, SeqCst);
             });
             let scan = Scan { range: Range::Entries(Ino(1)), start: Start::First, limit: 100 };
             let version = |key: &Key| store.get(key).unwrap().unwrap().version;
@@ -365,7 +362,7 @@ fn nobody_sees_a_part_of_a_commit() {
                 found != 1 || view.scan(&scan).unwrap().len() != 1 || store.scan(&scan).unwrap().len() != 1
             };
             let (mut looks, mut torn) = (0, 0);
-            while !is_over.load(SeqCst) || looks < MOVES {
+            while !moves.is_finished() || looks < MOVES {
                 looks += 1;
                 torn += u64::from(is_torn(looks % 2 == 0));
             }

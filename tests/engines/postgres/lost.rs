@@ -11,6 +11,7 @@ use lockwood::store::{Commit, CommitError, Reader, Store};
 
 use super::server::PostgresServer;
 use super::{empty, format, open};
+use crate::common::until;
 
 /// Between client and server: delays what passes, cuts a connection when so many bytes have come from the server, or keeps
 /// all answers back from the connections that there are, without ending them.
@@ -170,10 +171,8 @@ fn a_crash_of_the_server_is_survived() {
     let store = open(&server.url("crash"));
     make(&store, 4, 150, |done| {
         for crash in [true, false, true] {
-            let begun = done.load(Ordering::Relaxed);
-            while done.load(Ordering::Relaxed) < (begun + 50).min(590) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            let enough = (done.load(Ordering::Relaxed) + 50).min(590);
+            until("some are made", || done.load(Ordering::Relaxed) >= enough);
             server.stop(crash);
             server.run();
         }

@@ -2,12 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::faults::{Fault, Faulty};
 use super::{add, clock, counter, directory, entry, file, impatient, node, session};
 use crate::document::{Key, SessionId, SlotState};
+use crate::stop::StopOnDrop;
 use crate::store::cells::memory::MemoryCells;
 use crate::store::cells::{Cell, CellKey, Cells, Listed};
 use crate::store::intents::{IntentStore, settle};
@@ -17,6 +19,8 @@ use crate::store::{
 
 const VICTIM: u64 = 2;
 const SLOTS: u16 = 2;
+/// Whoever is waited for longer has failed.
+const LONGEST: Duration = Duration::from_secs(60);
 /// What a rename adds to the counter in node 1.
 const RENAMED: u64 = 100;
 
@@ -226,15 +230,15 @@ fn an_intent_that_goes_on_between_two_requests_of_a_reader_is_seen_whole() {
             world.faulty.arm(None);
             world.faulty.before(from, move || {
                 stop.send(()).unwrap();
-                let () = gone.recv().unwrap();
+                let () = gone.recv_timeout(LONGEST).unwrap();
             });
             let finished = Arc::new(AtomicBool::new(false));
             std::thread::scope(|scope| {
                 let writer = scope.spawn(|| {
+                    let _end = StopOnDrop(&finished);
                     world.victim.commit(&world.rename).unwrap();
-                    finished.store(true, SeqCst);
                 });
-                stopped.recv().unwrap();
+                stopped.recv_timeout(LONGEST).unwrap();
                 let done = Arc::new(AtomicBool::new(false));
                 reader.arm(None);
                 let go_on = {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use super::{add, clock, counter, directory, entry, file, node, session};
 use crate::document::{Ino, Key, SessionId, Version};
+use crate::stop::StopOnDrop;
 use crate::store::cells::memory::MemoryCells;
 use crate::store::intents::settle;
 use crate::store::{Commit, CommitError, Range, Reader, Scan, Start, Store, StoreError};
@@ -64,30 +65,24 @@ fn nothing_is_lost_between_sessions_though_one_is_settled() {
     let setup = (0..ACCOUNTS).fold(Commit::new(), |commit, ino| commit.put(node(ino), directory(EACH)));
     onlooker.commit(&setup.put(node(99), directory(0))).unwrap();
     let done = AtomicU64::new(0);
-    let left = AtomicU64::new(SESSIONS * THREADS);
     std::thread::scope(|scope| {
-        for store in &stores {
-            for thread in 0..THREADS {
-                let (done, left) = (&done, &left);
-                scope.spawn(move || {
-                    done.fetch_add(transfer(store, TIMES, thread + 1).unwrap(), SeqCst);
-                    left.fetch_sub(1, SeqCst);
-                });
-            }
-        }
+        let threads = stores.iter().flat_map(|store| (0..THREADS).map(move |thread| (store, thread)));
+        let work = |(store, thread)| {
+            let done = &done;
+            scope.spawn(move || done.fetch_add(transfer(store, TIMES, thread + 1).unwrap(), SeqCst))
+        };
+        let workers: Vec<_> = threads.map(work).collect();
         // The last session is declared dead in the middle of it, by two at once.
-        scope.spawn(|| {
-            while counter(&onlooker, 99).unwrap_or_default() < 40 {
-                std::thread::yield_now();
+        while counter(&onlooker, 99).unwrap_or_default() < 40 && !workers.iter().all(|w| w.is_finished()) {
+            std::thread::yield_now();
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| settle(&cells, &clock(), SessionId(SESSIONS), 2).unwrap());
             }
-            std::thread::scope(|scope| {
-                for _ in 0..2 {
-                    scope.spawn(|| settle(&cells, &clock(), SessionId(SESSIONS), 2).unwrap());
-                }
-            });
-            let dead = stores[SESSIONS as usize - 1].commit(&Commit::new().merge(node(0), add(1)));
-            assert!(matches!(dead, Err(CommitError::Store(StoreError::Fenced))), "{dead:?}");
         });
+        let dead = stores[SESSIONS as usize - 1].commit(&Commit::new().merge(node(0), add(1)));
+        assert!(matches!(dead, Err(CommitError::Store(StoreError::Fenced))), "{dead:?}");
     });
     let sum: u64 = (0..ACCOUNTS).map(|ino| account(&onlooker, ino).1).sum();
     assert_eq!(sum, ACCOUNTS * EACH, "money was made or lost");
@@ -105,22 +100,8 @@ fn a_directory_never_shows_both_names_or_neither() {
     let over = AtomicBool::new(false);
     let pages = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut i = 0;
-            while i < TIMES || pages.load(SeqCst) < TIMES {
-                let (from, to) = if i % 2 == 0 { ("a", "b") } else { ("b", "a") };
-                let rename = Commit::new()
-                    .check(crate::store::Check::Exists(entry(from)))
-                    .absent(entry(to))
-                    .delete(entry(from))
-                    .put(entry(to), file(7))
-                    .merge(node(1), add(1));
-                writer.commit(&rename).unwrap();
-                i += 1;
-            }
-            over.store(true, SeqCst);
-        });
-        scope.spawn(|| {
+        let _end = StopOnDrop(&over);
+        let looks = scope.spawn(|| {
             let all = Scan { range: Range::Entries(Ino::ROOT), start: Start::First, limit: 10 };
             while !over.load(SeqCst) {
                 let page: Vec<Key> = reader.scan(&all).unwrap().into_iter().map(|(key, _)| key).collect();
@@ -128,6 +109,18 @@ fn a_directory_never_shows_both_names_or_neither() {
                 pages.fetch_add(1, SeqCst);
             }
         });
+        let mut i = 0;
+        while (i < TIMES || pages.load(SeqCst) < TIMES) && !looks.is_finished() {
+            let (from, to) = if i % 2 == 0 { ("a", "b") } else { ("b", "a") };
+            let rename = Commit::new()
+                .check(crate::store::Check::Exists(entry(from)))
+                .absent(entry(to))
+                .delete(entry(from))
+                .put(entry(to), file(7))
+                .merge(node(1), add(1));
+            writer.commit(&rename).unwrap();
+            i += 1;
+        }
     });
     assert!(counter(&reader, 1) >= Some(TIMES));
 }

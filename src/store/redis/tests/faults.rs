@@ -98,7 +98,7 @@ fn nothing_lands_after_the_fence() {
         store.commit(&live.put(Key::Session(id), session(id, SessionState::Live))).unwrap();
         let landed: AtomicU64 = AtomicU64::new(0);
         let at_the_fence = scope(|scope| {
-            for i in 0..THREADS {
+            let work = |i| {
                 let (store, landed) = (&store, &landed);
                 scope.spawn(move || {
                     for n in 1.. {
@@ -108,9 +108,10 @@ fn nothing_lands_after_the_fence() {
                             Err(other) => panic!("{other}"),
                         };
                     }
-                });
-            }
-            while landed.load(Ordering::Relaxed) < 20 + round {
+                })
+            };
+            let workers: Vec<_> = (0..THREADS).map(work).collect();
+            while landed.load(Ordering::Relaxed) < 20 + round && !workers.iter().any(|w| w.is_finished()) {
                 std::thread::yield_now();
             }
             let fence = Commit::new().put(Key::Session(id), session(id, SessionState::Fenced));
