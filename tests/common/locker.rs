@@ -5,28 +5,27 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lockwood::ambient;
 use rustix::process::Signal;
 
-use super::{LIMIT, signal};
+use super::lines::Lines;
+use super::{LIMIT, signal, wait};
 
 const NAME: &str = "common::locker::child_that_locks";
 const PATH: &str = "LOCKWOOD_TEST_LOCKER";
+/// What a line begins with that the process writes, and not what runs it as a test.
+const ANSWER: &str = "> ";
 
 /// The process, which ends with this.
 pub(crate) struct Locker {
     child: Child,
-    answers: Receiver<String>,
-    reader: Option<JoinHandle<()>>,
+    lines: Lines,
     thread: u32,
 }
 
@@ -37,17 +36,8 @@ impl Locker {
         command.args(["--exact", NAME, "--nocapture"]).env(PATH, path);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("this program runs again");
-        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (sender, answers) = channel();
-        let reader = ambient::spawn("locker", move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                if let Some(answer) = line.strip_prefix("> ") {
-                    let _ = sender.send(answer.to_owned()); // The test may have ended.
-                }
-            }
-        });
-        let reader = Some(reader.expect("a thread"));
-        let mut locker = Self { child, answers, reader, thread: 0 };
+        let lines = Lines::of(child.stdout.take().expect("a pipe"));
+        let mut locker = Self { child, lines, thread: 0 };
         assert_eq!(locker.ask("open a"), "ok");
         locker.thread = locker.ask("thread").parse().expect("a number");
         locker
@@ -59,7 +49,8 @@ impl Locker {
 
     /// Its answer, or none within that time.
     pub(crate) fn answer(&mut self, within: Duration) -> Option<String> {
-        self.answers.recv_timeout(within).ok()
+        let line = self.lines.find(within, |line| line.starts_with(ANSWER))?;
+        line.strip_prefix(ANSWER).map(str::to_owned)
     }
 
     pub(crate) fn ask(&mut self, line: &str) -> String {
@@ -81,16 +72,14 @@ impl Locker {
     /// Ends it as `kill -9` does, and waits until it is gone.
     pub(crate) fn kill(mut self) {
         signal(self.child.id(), Signal::KILL);
-        assert!(super::wait(&mut self.child, LIMIT).is_some(), "it cannot be killed");
+        assert!(wait(&mut self.child, LIMIT).is_some(), "it cannot be killed");
     }
 }
 
 impl Drop for Locker {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
-        // Its output has ended with it.
-        let _ = self.reader.take().map(JoinHandle::join);
+        let _ended = wait(&mut self.child, LIMIT);
     }
 }
 
@@ -119,7 +108,7 @@ fn child_that_locks() {
             Ok(text) => text,
             Err(error) => format!("errno {}", error.raw_os_error().unwrap_or(0)),
         };
-        println!("\n> {answer}");
+        println!("\n{ANSWER}{answer}");
         let _ = io::stdout().flush();
     }
 }

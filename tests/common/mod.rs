@@ -5,6 +5,7 @@
 
 pub(crate) mod excluded;
 pub(crate) mod interrupted;
+pub(crate) mod lines;
 pub(crate) mod locker;
 pub(crate) mod rng;
 pub(crate) mod stop;
@@ -22,6 +23,8 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use lines::Lines;
 
 /// Nothing that a test does takes longer, unless it hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -302,15 +305,20 @@ pub(crate) struct Held(Child);
 
 impl Held {
     pub(crate) fn exclusive(path: &Path) -> Self {
-        let mut command = Command::new(BINARY);
-        command.args(["lock", "--mode", "exclusive"]).arg(path).args(["--", "cat"]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("lockwood lock");
-        // The lock is held when `cat` answers.
-        let mut answer = [0];
-        child.stdin.as_mut().expect("a pipe").write_all(b"x").expect("a pipe");
-        io::Read::read_exact(child.stdout.as_mut().expect("a pipe"), &mut answer).expect("the lock");
-        Self(child)
+        Self(hold(path, Stdio::inherit()))
     }
+}
+
+/// A lock held by `lockwood lock` until its standard input ends.
+pub(crate) fn hold(path: &Path, stderr: Stdio) -> Child {
+    let mut command = Command::new(BINARY);
+    command.args(["lock", "--mode", "exclusive"]).arg(path).args(["--", "cat"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
+    let mut child = command.spawn().expect("lockwood lock");
+    child.stdin.as_mut().expect("a pipe").write_all(b"held\n").expect("a pipe");
+    // By what `cat` answers.
+    assert_eq!(Lines::of(child.stdout.take().expect("a pipe")).line(), "held");
+    child
 }
 
 impl Drop for Held {

@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::common::lines::Lines;
 use crate::common::locker::Locker;
 use crate::common::{
     BINARY, Held, Mounted, Ran, can_mount, is_alive, lockwood, mount_entry, run, signal, until, wait,
@@ -122,8 +122,7 @@ impl Open {
         let mut command = Command::new("sh");
         command.args(["-c", r#"exec 3>"$0" && rm "$0" && echo open && read end"#]).arg(path);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut answer = [0; 5];
-        child.stdout.as_mut().unwrap().read_exact(&mut answer).unwrap();
+        assert_eq!(Lines::of(child.stdout.take().unwrap()).line(), "open");
         Self(child)
     }
 }

@@ -1,12 +1,12 @@
 //! `.lockwood`: for root and the mount's owner, never in the way of the tree.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::{BINARY, Held, Mounted, Ran, is_alive, run, until};
+use crate::common::lines::Lines;
+use crate::common::{BINARY, Held, LIMIT, Mounted, Ran, is_alive, run, until, wait};
 
 /// The user who may nothing, by number: nobody of Debian.
 pub(crate) const NOBODY: &str = "65534";
@@ -130,15 +130,14 @@ fn a_lock_is_held_until_its_command_ends_though_who_took_it_is_killed() {
     let mut lock = Command::new(BINARY);
     lock.arg("lock").arg(mounted.path("d")).args(["--", "sh", "-c", "echo $$; read end"]);
     let mut lock = lock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut pid = String::new();
-    BufReader::new(lock.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+    let pid = Lines::of(lock.stdout.take().unwrap()).line().parse().unwrap();
     let end = lock.stdin.take();
     lock.kill().unwrap();
-    lock.wait().unwrap();
+    wait(&mut lock, LIMIT).expect("it is killed");
     let held = || fs::read_dir(mounted.path(".lockwood/locks")).unwrap().count() > 0;
     assert!(held());
     drop(end);
-    until("the command ends", || !is_alive(pid.trim().parse().unwrap()));
+    until("the command ends", || !is_alive(pid));
     until("the lock is free", || !held());
     mounted.finish();
 }

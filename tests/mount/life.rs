@@ -10,7 +10,10 @@ use lockwood::ambient::monotonic;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::Signal;
 
-use crate::common::{BINARY, Mounted, is_alive, lockwood, mount_entry, run, signal, skipped, until};
+use crate::common::lines::Lines;
+use crate::common::{
+    BINARY, LIMIT, Mounted, is_alive, lockwood, mount_entry, run, signal, skipped, until, wait,
+};
 
 #[test]
 fn what_was_written_is_there_at_the_next_mount() {
@@ -260,9 +263,8 @@ fn a_daemon_that_dies_before_it_has_mounted_is_told_of_with_its_log() {
     let mut appended = File::options().append(true).open(&log).unwrap();
     appended.write_all(b"[now ERROR lockwood] a defect\nand where\n").unwrap();
     signal(daemon.unwrap(), Signal::KILL);
-    let mut words = String::new();
-    mounting.stderr.take().unwrap().read_to_string(&mut words).unwrap();
-    assert_eq!(mounting.wait().unwrap().code(), Some(1));
+    let words = Lines::of(mounting.stderr.take().unwrap()).rest();
+    assert_eq!(wait(&mut mounting, LIMIT).expect("it ends").code(), Some(1));
     assert!(words.contains("signal 9") && words.contains(log.to_str().unwrap()), "{words}");
     assert!(words.ends_with("a defect\nand where\n") && !words.contains("another run"), "{words}");
 }
@@ -302,7 +304,7 @@ fn a_mount_in_the_foreground_ends_with_its_signal() {
     assert_eq!(mounted.pid(), child.id());
     let begun = monotonic();
     signal(child.id(), Signal::INT);
-    let status = crate::common::wait(&mut child, Duration::from_secs(20)).expect("it ends");
+    let status = wait(&mut child, Duration::from_secs(20)).expect("it ends");
     assert!(status.success() && begun.elapsed() < Duration::from_secs(8), "{status}");
     mounted.assert_clean();
 }
@@ -318,9 +320,9 @@ fn umount_does_not_wait_for_a_daemon_that_has_ended_and_was_not_collected() {
     until("it is mounted", || mount_entry(&mounted.mount_point).is_some());
     mounted.note_daemon();
     let mut umount = Command::new(BINARY).arg("umount").arg(&mounted.mount_point).spawn().unwrap();
-    let status = crate::common::wait(&mut umount, Duration::from_secs(10));
+    let status = wait(&mut umount, Duration::from_secs(10));
     // Only now is the daemon collected.
-    assert!(crate::common::wait(&mut daemon, Duration::from_secs(10)).is_some());
+    assert!(wait(&mut daemon, Duration::from_secs(10)).is_some());
     assert!(status.is_some_and(|s| s.success()), "umount waits for a process that has ended");
     mounted.assert_clean();
 }

@@ -2,7 +2,7 @@
 //! another mount.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,8 +10,9 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::common::lines::Lines;
 use crate::common::stop::StopOnDrop;
-use crate::common::{Mounted, skipped};
+use crate::common::{LIMIT, Mounted, skipped, wait};
 use crate::many::Many;
 
 #[test]
@@ -84,13 +85,12 @@ fn who_owned_a_file_before_cannot_give_it_his_mode_by_another_mount() {
         Err(error) if error.kind() == ErrorKind::NotFound => return skipped("needs setpriv"),
         spawned => spawned.unwrap(),
     };
-    let mut answer = former.stdout.take().unwrap();
-    answer.read_exact(&mut [0; 6]).unwrap();
+    let said = Lines::of(former.stdout.take().unwrap());
+    assert_eq!(said.line(), "ready");
     chown(many.at(0, "program"), Some(0), Some(0)).unwrap();
     former.stdin.take().unwrap().write_all(b"go\n").unwrap();
-    let mut words = String::new();
-    answer.read_to_string(&mut words).unwrap();
-    assert!(!former.wait().unwrap().success() && words.contains("chmod"), "{words}");
+    let (words, status) = (said.rest(), wait(&mut former, LIMIT).expect("it ends"));
+    assert!(!status.success() && words.contains("chmod"), "{words}");
     for mount in 0..2 {
         let seen = fs::metadata(many.at(mount, "program")).unwrap();
         assert_eq!(seen.permissions().mode() & 0o7777, 0o700);

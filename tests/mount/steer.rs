@@ -1,7 +1,7 @@
 //! Seeing and steering: the locks drawn and watched, the sessions, and breaking what holds others up.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -9,7 +9,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{BINARY, Held, Mounted, Ran, lockwood, mount_entry, run, signal, until, wait};
+use crate::common::lines::Lines;
+use crate::common::{
+    BINARY, Held, LIMIT, Mounted, Ran, hold, lockwood, mount_entry, run, signal, until, wait,
+};
 
 /// How `lockwood lock` ends when its lock was broken.
 const LOST: i32 = 76;
@@ -41,22 +44,14 @@ fn log(mounted: &Mounted) -> String {
 
 /// A lock held by a command whose end can be looked at.
 fn held(path: &Path) -> Child {
-    let mut holder = Command::new(BINARY);
-    holder.args(["lock", "--mode", "exclusive"]).arg(path).args(["--", "cat"]);
-    let piped = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = piped.spawn().unwrap();
-    child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    child
+    hold(path, Stdio::piped())
 }
 
 /// Lets the command end, and says how `lockwood lock` ended and what it had to say.
 fn let_go(mut holder: Child) -> (i32, String) {
     drop(holder.stdin.take());
     let status = wait(&mut holder, Duration::from_secs(10)).expect("`lockwood lock` ends with its command");
-    let mut words = String::new();
-    holder.stderr.take().unwrap().read_to_string(&mut words).unwrap();
-    (status.code().unwrap_or(-1), words)
+    (status.code().unwrap_or(-1), Lines::of(holder.stderr.take().unwrap()).rest())
 }
 
 /// A mount with `a/f` and `b`.
@@ -102,32 +97,31 @@ fn a_watch_appends_what_it_sees_and_ends_on_an_interrupt_or_with_the_mount() {
     let watch = |arguments: &[&str]| {
         let mut command = Command::new(BINARY);
         command.arg("locks").arg(&mounted.mount_point).args(arguments);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        (child, lines)
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    let (mut child, mut lines) = watch(&["--watch=0.05", "--tree"]);
-    assert!(lines.any(|line| line.unwrap() == "no lock is held"));
+    let mut child = watch(&["--watch=0.05", "--tree"]);
+    let lines = Lines::of(child.stdout.take().unwrap());
+    assert!(lines.find(LIMIT, |line| line == "no lock is held").is_some());
     let holder = Held::exclusive(&mounted.path("a"));
-    assert!(lines.any(|line| line.unwrap().contains("└── a")));
+    assert!(lines.find(LIMIT, |line| line.contains("└── a")).is_some());
     drop(holder);
-    assert!(lines.any(|line| line.unwrap() == "no lock is held"));
+    assert!(lines.find(LIMIT, |line| line == "no lock is held").is_some());
     signal(child.id(), Signal::INT);
     assert_eq!(wait(&mut child, Duration::from_secs(10)).unwrap().code(), Some(0));
 
     // Nor does it go on for nobody, as behind `| head`.
-    let (mut child, lines) = watch(&["--watch=0.05"]);
-    drop(lines);
+    let mut child = watch(&["--watch=0.05"]);
+    drop(child.stdout.take());
     assert_eq!(wait(&mut child, Duration::from_secs(10)).unwrap().code(), Some(0));
 
-    let (mut child, mut lines) = watch(&["--watch=0.05", "--json"]);
-    assert_eq!(lines.next().unwrap().unwrap(), "[]");
+    let mut child = watch(&["--watch=0.05", "--json"]);
+    let lines = Lines::of(child.stdout.take().unwrap());
+    assert_eq!(lines.line(), "[]");
     // A look that has the control file open for a moment is in the way of a plain unmount.
     until("the tree is unmounted", || lockwood([Path::new("umount"), &mounted.mount_point]).code == 0);
     assert!(mount_entry(&mounted.mount_point).is_none());
     assert_eq!(wait(&mut child, Duration::from_secs(10)).unwrap().code(), Some(1));
-    let mut words = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+    let words = Lines::of(child.stderr.take().unwrap()).rest();
     assert!(words.contains("not mounted any more"), "{words}");
     mounted.assert_clean();
     let words = run(Command::new(BINARY).args(["locks", "--watch"]).arg(&mounted.store)).refused();
@@ -259,10 +253,11 @@ fn others_than_root_and_the_mounts_owner_break_nothing_even_through_an_open_file
     let request = r#"{"target":"/a","force":true,"session":false}"#;
     let mut shell = nobody();
     shell.args(["sh", "-c", &format!("printf '%s' '{request}' | cat")]).stdout(control);
-    let output = shell.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    let mut child = shell.stderr(Stdio::piped()).spawn().unwrap();
     drop(shell); // It keeps its copy of the descriptor.
-    let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && words.contains("not permitted"), "{words}");
+    let words = Lines::of(child.stderr.take().unwrap()).rest();
+    let status = wait(&mut child, LIMIT).expect("it ends");
+    assert!(!status.success() && words.contains("not permitted"), "{words}");
     assert!(lock(&locks(&mounted), "/a").is_some(), "still held");
     let control = File::options().read(true).write(true).open(mounted.path(".lockwood/break")).unwrap();
     let error = (&control).write_all(b"{\"target\":7}").unwrap_err();
