@@ -131,13 +131,33 @@ pub(crate) fn mount_entry(mount_point: &Path) -> Option<MountEntry> {
     table.into_iter().rev().find(|m| m.mount_point == mount_point)
 }
 
+fn pid_of(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid")
+}
+
+/// umount(2), which does not wait for the daemon as `lockwood umount` does. A process that another test is just starting
+/// has the files open that this one had, until it runs its program.
+pub(crate) fn unmount_once_free(point: &Path) {
+    until("nobody has a file open", || match unmount(point, UnmountFlags::empty()) {
+        Err(rustix::io::Errno::BUSY) => false,
+        unmounted => {
+            unmounted.expect("a mount");
+            true
+        }
+    });
+}
+
 /// Sends a signal. When this has returned from a stop, the process answers nobody any more.
 pub(crate) fn signal(pid: u32, signal: Signal) {
-    let process = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
-    kill_process(process, signal).expect("the daemon is there");
+    kill_process(pid_of(pid), signal).expect("the daemon is there");
     if signal == Signal::STOP {
         until("all threads stand still", || !goes_on(pid));
     }
+}
+
+/// The same for a drop, to which a process that has gone by itself is no error.
+pub(crate) fn signal_if_there(pid: u32, signal: Signal) {
+    let _ = kill_process(pid_of(pid), signal);
 }
 
 /// Whether a thread of the process runs, or sleeps and can be woken.
@@ -283,9 +303,14 @@ impl Drop for Mounted {
         while begun.elapsed() < Duration::from_secs(10) && self.daemons.iter().any(|pid| is_alive(*pid)) {
             std::thread::sleep(Duration::from_millis(2));
         }
-        for pid in self.daemons.iter().filter(|pid| is_lockwood(**pid)) {
-            signal(*pid, Signal::KILL);
-        }
+        kill_daemons(&self.daemons);
+    }
+}
+
+/// Ends what is left of these.
+pub(crate) fn kill_daemons(daemons: &[u32]) {
+    for daemon in daemons.iter().filter(|pid| is_lockwood(**pid)) {
+        signal_if_there(*daemon, Signal::KILL);
     }
 }
 

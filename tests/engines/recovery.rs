@@ -15,7 +15,8 @@ use tempfile::TempDir;
 use crate::common::lines::Lines;
 use crate::common::locker::Locker;
 use crate::common::{
-    BINARY, Held, Mounted, Ran, can_mount, is_alive, lockwood, mount_entry, run, signal, until, wait,
+    BINARY, Held, Mounted, Ran, can_mount, is_alive, kill_daemons, lockwood, mount_entry, run, signal,
+    signal_if_there, until, wait,
 };
 use crate::postgres::server::PostgresServer;
 use crate::redis_server::RedisServer;
@@ -103,9 +104,7 @@ impl Drop for Lonely {
     fn drop(&mut self) {
         let point = self.point();
         while mount_entry(&point).is_some() && unmount(&point, UnmountFlags::DETACH).is_ok() {}
-        for daemon in self.daemons.iter().filter(|pid| is_alive(**pid)) {
-            signal(*daemon, Signal::KILL);
-        }
+        kill_daemons(&self.daemons);
     }
 }
 
@@ -146,7 +145,7 @@ impl Still {
 
 impl Drop for Still {
     fn drop(&mut self) {
-        signal(self.0, Signal::CONT);
+        signal_if_there(self.0, Signal::CONT);
     }
 }
 

@@ -5,11 +5,10 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Ran, can_mount, is_alive, lockwood, mount_entry, signal};
+use crate::common::{Ran, can_mount, kill_daemons, lockwood, mount_entry};
 use crate::postgres::server::PostgresServer;
 use crate::redis_server::RedisServer;
 
@@ -86,9 +85,7 @@ impl Drop for Two {
             let point = self.point(at);
             while mount_entry(&point).is_some() && unmount(&point, UnmountFlags::DETACH).is_ok() {}
         }
-        for daemon in self.daemons.iter().filter(|pid| is_alive(**pid)) {
-            signal(*daemon, Signal::KILL);
-        }
+        kill_daemons(&self.daemons);
     }
 }
 

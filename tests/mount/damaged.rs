@@ -6,10 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::mount::{UnmountFlags, unmount};
-
 use crate::common::rng::{Rng, seed};
-use crate::common::{Mounted, Ran, is_alive, lockwood, mount_entry, until};
+use crate::common::{Mounted, Ran, is_alive, lockwood, mount_entry, unmount_once_free, until};
 
 const FILES: usize = 40;
 
@@ -105,7 +103,7 @@ fn a_damaged_database_is_an_error_or_a_finding_and_never_a_panic_or_wrong_bytes(
         // What is missing must have been noticed by somebody.
         assert!(left == FILES || check.code != 0 || under_mount.code != 0, "{case}: {left} files left");
         outcomes[if left == FILES { 1 } else { 2 }] += 1;
-        unmount(&mounted.mount_point, UnmountFlags::empty()).unwrap();
+        unmount_once_free(&mounted.mount_point);
         until("the daemon ends", || !is_alive(mounted.pid()));
     }
     println!("LOCKWOOD_SEED={seed}: {} refused, {} whole, {} in part", outcomes[0], outcomes[1], outcomes[2]);
@@ -169,7 +167,7 @@ fn a_mount_whose_database_was_removed_under_it_still_ends() {
     fs::write(mounted.path("f"), b"x").unwrap();
     // The daemon may make a file there at the same time.
     until("the database is gone", || fs::remove_dir_all(mounted.store.join("db")).is_ok());
-    unmount(&mounted.mount_point, UnmountFlags::empty()).unwrap();
+    unmount_once_free(&mounted.mount_point);
     let begun = lockwood::ambient::monotonic();
     while is_alive(mounted.pid()) && begun.elapsed() < Duration::from_secs(15) {
         std::thread::sleep(Duration::from_millis(10));

@@ -7,12 +7,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockwood::ambient::monotonic;
-use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::mount::mount_bind;
 use rustix::process::Signal;
 
 use crate::common::lines::Lines;
 use crate::common::{
-    BINARY, LIMIT, Mounted, is_alive, lockwood, mount_entry, run, signal, skipped, until, wait,
+    BINARY, LIMIT, Mounted, is_alive, lockwood, mount_entry, run, signal, skipped, unmount_once_free, until,
+    wait,
 };
 
 #[test]
@@ -66,15 +67,7 @@ fn umount_and_mount_at_once_works_every_time() {
     let Some(mut mounted) = Mounted::new() else { return };
     for round in 0..20 {
         fs::write(mounted.path(&round.to_string()), b"x").unwrap();
-        // umount(2), which does not wait for the daemon as `lockwood umount` does. A process that another test is just
-        // starting has the file open until it runs its program.
-        until("nobody has the file open", || match unmount(&mounted.mount_point, UnmountFlags::empty()) {
-            Err(rustix::io::Errno::BUSY) => false,
-            unmounted => {
-                unmounted.unwrap();
-                true
-            }
-        });
+        unmount_once_free(&mounted.mount_point);
         mounted.mount("rw");
     }
     assert_eq!(fs::read_dir(&mounted.mount_point).unwrap().count(), 20);
@@ -338,7 +331,7 @@ fn umount_says_where_else_the_tree_is_mounted() {
     let words = lockwood([Path::new("umount"), &mounted.mount_point]).refused();
     assert!(mount_entry(&mounted.mount_point).is_none());
     assert!(words.contains(bound.to_str().unwrap()), "{words}");
-    unmount(&bound, UnmountFlags::empty()).unwrap();
+    unmount_once_free(&bound);
     until("the daemon ends", || !is_alive(mounted.pid()));
     mounted.assert_clean();
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{BINARY, Mounted, Ran, lockwood, mount_entry, program, run, skipped};
+use crate::common::{BINARY, Mounted, Ran, lockwood, mount_entry, program, run, skipped, until};
 
 /// What `mount -t fuse.lockwood` does: mount(8) calls Debian's mount.fuse, and that finds our binary in the path. It is
 /// called directly, since mount(8) sets a path of its own, in which only an installed lockwood is found.
@@ -34,7 +34,7 @@ fn mount_8_mounts_with_options_and_umount_8_unmounts() {
     fs::write(mounted.path("f"), b"x").unwrap();
     let words = mount_fuse(&mounted, "rw").unwrap().refused();
     assert!(words.contains("mounted"), "{words}");
-    program("umount", &[mounted.mount_point.as_os_str()]).ok();
+    until("nobody has a file open", || program("umount", &[mounted.mount_point.as_os_str()]).code == 0);
     mount_fuse(&mounted, "ro").unwrap().ok();
     mounted.note_daemon();
     let error = fs::write(mounted.path("g"), b"x").unwrap_err();
@@ -76,7 +76,8 @@ fn a_mount_can_be_made_read_only_and_writable_again() {
         program("mount", &arguments)
     };
     for _ in 0..2 {
-        remount("ro").ok();
+        // The file that was just written may still be open in a process that another test is starting.
+        until("nobody has a file open for writing", || remount("ro").code == 0);
         for outcome in [
             fs::write(mounted.path("f"), b"y"),
             fs::create_dir(mounted.path("d")),
