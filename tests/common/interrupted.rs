@@ -2,7 +2,7 @@
 //! mounts of one volume, or the same one twice.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -26,10 +26,11 @@ fn waiting(root: &Path) -> usize {
 }
 
 /// A `mv` that waits, and that signals do to what they do by default: a job in the background inherits that `^C` is ignored.
+/// Its process group is its own, as a shell gives it to a job: `^Z` stops nobody in a group whose parents are all gone.
 fn mv(root: &Path) -> Child {
     let mut command = Command::new("env");
     command.args(["--default-signal", "mv"]).args([root.join("d/f"), root.join("d/g")]);
-    command.spawn().expect("mv")
+    command.process_group(0).spawn().expect("mv")
 }
 
 /// Renames at `there` wait for a lock that is held through `here`, and end by a signal; nothing of them is left.
@@ -68,6 +69,8 @@ pub(crate) fn renames_end(here: &Path, there: &Path) {
     assert_eq!(waiting(there), 1);
     drop(held);
     until("it is done", || there.join("d/g").exists());
+    let stat = format!("/proc/{}/stat", mv.id());
+    until("it stands still", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
     signal(mv.id(), Signal::CONT);
     assert!(wait(&mut mv, Duration::from_secs(10)).expect("it ends").success());
     // Nobody is in the way of who comes after.
