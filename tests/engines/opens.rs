@@ -12,6 +12,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::common::{skipped, until};
 use crate::two::{Two, over_postgres, over_redis};
 
 /// So many that a mount which trusts what it remembers fails one of them: a notice takes some milliseconds.
@@ -116,7 +117,7 @@ fn who_opens_sees_what_was_closed(two: &Two) {
             let known = File::open(&path).map(|file| first_mapped_of(&file));
             let known = (known.ok(), fs::read(&path).ok(), fs::metadata(&path).ok());
             // The kernel tells of a close after it has returned, and who has the old file open may open it once more.
-            std::thread::sleep(Duration::from_millis(3));
+            until("the daemon knows of the close", || two.status(1 - round % 2)["open_inodes"] == 0);
             known
         };
         remember("f");
@@ -214,7 +215,9 @@ fn own_renames_leave_the_kernel_what_it_knows(two: &Two) {
         assert!(!is_quick || asked < KNOWN as u64 / 2, "round {round}: {asked} requests for {KNOWN} names");
         is_quick
     });
-    assert!(is_quick, "this machine is too slow to tell");
+    if !is_quick {
+        skipped("this machine is too slow to tell what a rename has the kernel ask for");
+    }
 }
 
 /// The same, of a file that may be empty.

@@ -22,8 +22,8 @@ fn a_mount_that_is_killed_leaves_old_bytes_or_new_ones_and_garbage_that_is_colle
         let path = volume.at(0, "file");
         write_file(&path, &[0; CHUNKS * CHUNK]).unwrap();
         let pid = volume.status(0)["pid"].as_u64().unwrap().try_into().unwrap();
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
         let writer = thread::spawn(move || {
-            let file = OpenOptions::new().write(true).open(&path).unwrap();
             // Until the mount is gone.
             (1..=255).cycle().find(|byte| write_over(&file, &vec![*byte; CHUNKS * CHUNK]).is_err())
         });

@@ -8,6 +8,7 @@ use lockwood::store::{Commit, CommitError, Reader, Store, StoreError};
 
 use super::server::PostgresServer;
 use super::{empty, open};
+use crate::common::until;
 
 pub(super) fn session(id: SessionId, heartbeat: u64, state: SessionState) -> Document {
     Document::Session(Session {
@@ -27,13 +28,21 @@ pub(super) fn session(id: SessionId, heartbeat: u64, state: SessionState) -> Doc
     })
 }
 
+/// Waits until it is so, for 10 seconds at most; the caller judges what has come of it.
+fn wait_for(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn nothing_lands_after_the_fence() {
     let Some(server) = PostgresServer::start() else { return };
     let store = empty(&server.url("fence"));
     let fencer = open_without_volume(&server.url("fence"));
-    let next = AtomicU64::new(1);
-    let (mut landed, mut refused) = (0, 0);
+    let (next, landed) = (AtomicU64::new(1), AtomicU64::new(0));
+    let mut refused = 0;
     for round in 0..25 {
         let id = SessionId(100 + round);
         store.commit(&Commit::new().put(Key::Session(id), session(id, 0, SessionState::Live))).unwrap();
@@ -52,6 +61,7 @@ fn nothing_lands_after_the_fence() {
                         Err(other) => panic!("{other}"),
                     }
                     made += 1;
+                    landed.fetch_add(1, Ordering::Relaxed);
                 }
             };
             let workers: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
@@ -69,6 +79,7 @@ fn nothing_lands_after_the_fence() {
                 0_u64
             });
             std::thread::sleep(Duration::from_millis(20 + round % 5 * 10));
+            wait_for(|| landed.load(Ordering::Relaxed) > 5 * (round + 1));
             loop {
                 let stored = fencer.get(&Key::Session(id)).unwrap().unwrap();
                 let fence = session(id, 0, SessionState::Fenced);
@@ -90,10 +101,10 @@ fn nothing_lands_after_the_fence() {
             assert!(heart.join().unwrap() > 0);
             assert_eq!(count(), at_the_fence, "something landed behind the fence");
             assert_eq!(at_the_fence, made.to_string());
-            landed += made;
             refused += 4;
         });
     }
+    let landed = landed.into_inner();
     eprintln!("{landed} commits landed before their fence, {refused} were refused behind it");
     assert!(landed > 100);
 }
@@ -113,29 +124,35 @@ fn a_heartbeat_does_not_wait_for_commits() {
     let key = Key::Session(id);
     let mut version =
         store.commit(&Commit::new().put(key.clone(), session(id, 0, SessionState::Live))).unwrap();
-    // A transaction of somebody's that names the session and does not end.
-    let done = AtomicBool::new(false);
+    let asleep = |what: &str| {
+        let of_sleepers = "FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        server.psql("lockwood", &format!("SELECT {what} {of_sleepers}"))
+    };
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        // A transaction of somebody's that names the session and does not end, until it is told to.
+        let commit = scope.spawn(|| {
             let sql = format!(
-                "BEGIN; SELECT 1 FROM beat.session WHERE id = '{id}' FOR KEY SHARE; SELECT pg_sleep(2); COMMIT"
+                "DO $$ BEGIN PERFORM 1 FROM beat.session WHERE id = '{id}' FOR KEY SHARE; \
+                 BEGIN PERFORM pg_sleep(60); EXCEPTION WHEN query_canceled THEN NULL; END; END $$"
             );
             server.psql("lockwood", &sql);
-            done.store(true, Ordering::SeqCst);
         });
-        std::thread::sleep(Duration::from_millis(500));
+        until("it has the session and sleeps", || asleep("count(*)") == "1");
         for beat in 1..20 {
             let put = Commit::new()
                 .at(key.clone(), version)
                 .put(key.clone(), session(id, beat, SessionState::Live));
             version = store.commit(&put).unwrap();
         }
-        assert!(!done.load(Ordering::SeqCst), "heartbeats waited for a commit");
-        let begun = Instant::now();
+        assert!(!commit.is_finished(), "heartbeats waited for a commit");
         let fence =
             Commit::new().at(key.clone(), version).put(key.clone(), session(id, 0, SessionState::Fenced));
-        store.commit(&fence).unwrap();
-        assert!(begun.elapsed() > Duration::from_millis(300), "the fence did not wait");
+        let store = &store;
+        let fencing = scope.spawn(move || store.commit(&fence));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!fencing.is_finished(), "the fence did not wait");
+        assert_eq!(asleep("pg_cancel_backend(pid)"), "t");
+        fencing.join().unwrap().unwrap();
     });
 }
 
@@ -163,7 +180,7 @@ fn a_busy_session_is_fenced_soon() {
                 let document = Document::Orphan(Orphan { session: id });
                 let put = Commit::new().put(Key::Orphan(Ino(worker)), document).by(id);
                 let begun = Instant::now();
-                while begun.elapsed() < Duration::from_secs(15) {
+                while begun.elapsed() < Duration::from_secs(30) {
                     match store.commit(&put) {
                         Ok(_) => landed.fetch_add(1, Ordering::Relaxed),
                         Err(CommitError::Store(StoreError::Fenced)) => return,
@@ -172,16 +189,13 @@ fn a_busy_session_is_fenced_soon() {
                 }
             });
         }
-        let begun = Instant::now();
-        while landed.load(Ordering::Relaxed) <= 12 && begun.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_for(|| landed.load(Ordering::Relaxed) > 12);
         // One that is refused holds nobody up any longer.
         let refused = fencer.commit(&fence(Version(version.0 + 1_000_000)));
         assert!(matches!(refused, Err(CommitError::Conflict(_))), "{refused:?}");
         let before = landed.load(Ordering::Relaxed);
         assert!(before > 12, "{before}");
-        std::thread::sleep(Duration::from_millis(500));
+        wait_for(|| landed.load(Ordering::Relaxed) > before + 12);
         assert!(landed.load(Ordering::Relaxed) > before + 12);
         let begun = Instant::now();
         fencer.commit(&fence(version)).unwrap();
