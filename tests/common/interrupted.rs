@@ -14,8 +14,8 @@ use super::locker::Locker;
 use super::{Held, signal, until, wait};
 use lockwood::ambient::monotonic;
 
-/// How soon a wait ends. The daemon looks four times a second, and the machine does other things too.
-const SOON: Duration = Duration::from_secs(1);
+/// How soon a wait ends over most engines. The daemon looks four times a second, and the machine does other things too.
+pub(crate) const SOON: Duration = Duration::from_secs(1);
 const INTERRUPTED: &str = "errno 4";
 
 /// How many wait for the lock of `/d`, as a mount shows it.
@@ -33,8 +33,9 @@ fn mv(root: &Path) -> Child {
     command.process_group(0).spawn().expect("mv")
 }
 
-/// Renames at `there` wait for a lock that is held through `here`, and end by a signal; nothing of them is left.
-pub(crate) fn renames_end(here: &Path, there: &Path) {
+/// Renames at `there` wait for a lock that is held through `here`, and end by a signal within `soon`; nothing is
+/// left of them.
+pub(crate) fn renames_end(here: &Path, there: &Path, soon: Duration) {
     fs::create_dir(here.join("d")).expect("a directory");
     fs::write(here.join("d/f"), b"x").expect("a file");
     until("the file is seen", || there.join("d/f").exists());
@@ -48,7 +49,7 @@ pub(crate) fn renames_end(here: &Path, there: &Path) {
     let begun = monotonic();
     renamer.interrupt();
     assert_eq!(renamer.answer(Duration::from_secs(10)).as_deref(), Some(INTERRUPTED));
-    assert!(begun.elapsed() < SOON, "it took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < soon, "it took {:?}", begun.elapsed());
     assert_eq!(waiting(there), 0);
     // `^C`, and `kill -9`: the process is gone.
     for deadly in [Signal::INT, Signal::KILL] {
@@ -58,7 +59,7 @@ pub(crate) fn renames_end(here: &Path, there: &Path) {
         signal(mv.id(), deadly);
         let status = wait(&mut mv, Duration::from_secs(10)).expect("it ends");
         assert_eq!(status.signal(), Some(deadly.as_raw()));
-        assert!(begun.elapsed() < SOON, "it took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < soon, "it took {:?}", begun.elapsed());
         assert_eq!(waiting(there), 0);
     }
     // `^Z` ends no rename: mv(1) has nothing to say of it but that it failed.

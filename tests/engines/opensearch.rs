@@ -118,12 +118,14 @@ fn elasticsearch_does_what_opensearch_does() {
 fn mounts_share_volumes(server: &SearchServer) {
     if let Some(two) = Two::mounted(server.url("renames")) {
         renames_of_two_hosts_lose_nothing(&two);
-        renames_end(&two.point(0), &two.point(1));
+        renames_end(&two.point(0), &two.point(1), Duration::from_secs(5));
         two.finish();
         nothing_is_left(&server.url("renames"));
     }
+    // A server that is busy may take seconds for an answer.
+    let patient = Duration::from_secs(10);
     for (prefix, test) in [("recovered", recover_by_url as fn(Lonely)), ("broken", break_by_url)] {
-        if let Some(lonely) = Lonely::mounted(server.url(prefix)) {
+        if let Some(lonely) = Lonely::mounted_with(server.url(prefix), patient, patient) {
             test(lonely);
             nothing_is_left(&server.url(prefix));
         }

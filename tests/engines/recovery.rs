@@ -21,22 +21,27 @@ use crate::common::{
 use crate::postgres::server::PostgresServer;
 use crate::redis_server::RedisServer;
 
-const LEASE: Duration = Duration::from_secs(2);
-
 /// A volume that one daemon has mounted, so that nobody recovers what it leaves.
 pub(crate) struct Lonely {
     url: String,
+    /// With which it is mounted.
+    lease: Duration,
+    soft: Duration,
     dir: TempDir,
     daemons: Vec<u32>,
 }
 
 impl Lonely {
     pub(crate) fn mounted(url: String) -> Option<Self> {
+        Self::mounted_with(url, Duration::from_secs(2), Duration::from_secs(1))
+    }
+
+    pub(crate) fn mounted_with(url: String, lease: Duration, soft: Duration) -> Option<Self> {
         if !can_mount() {
             return None;
         }
         lockwood(["format", &url]).ok();
-        let mut lonely = Self { url, dir: tempfile::tempdir().unwrap(), daemons: Vec::new() };
+        let mut lonely = Self { url, lease, soft, dir: tempfile::tempdir().unwrap(), daemons: Vec::new() };
         fs::create_dir(lonely.point()).unwrap();
         lonely.mount();
         fs::create_dir_all(lonely.at("a/b")).unwrap();
@@ -55,7 +60,7 @@ impl Lonely {
     /// Mounts it; returns the session.
     fn mount(&mut self) -> String {
         let point = self.point();
-        let options = format!("lease={},soft=1", LEASE.as_secs());
+        let options = format!("lease={},soft={}", self.lease.as_secs(), self.soft.as_secs());
         let words = ["mount", &self.url].map(OsStr::new);
         lockwood([&words[..], &[point.as_os_str(), OsStr::new("-o"), OsStr::new(&options)]].concat()).ok();
         let status: Value =
@@ -199,7 +204,7 @@ pub(crate) fn recover_by_url(mut lonely: Lonely) {
     until("it is dead", || !is_alive(lonely.daemon()));
     let begun = Instant::now();
     assert_everything_was_let_go(&json(&lonely.recover(&["--json"]).ok()), &session);
-    assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < lonely.lease, "{:?}", begun.elapsed());
     lonely.nothing_is_left();
     lonely.unmount_what_is_dead();
     drop(left);
@@ -211,7 +216,7 @@ pub(crate) fn recover_by_url(mut lonely: Lonely) {
     let still = Still::stands(lonely.daemon());
     let begun = Instant::now();
     let told = lonely.recover(&["--json"]);
-    assert!(begun.elapsed() >= LEASE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() >= lonely.lease, "{:?}", begun.elapsed());
     assert!(told.stderr.contains("watching for a heartbeat"), "{}", told.stderr);
     assert_everything_was_let_go(&json(&told.ok()), &session);
     lonely.nothing_is_left();

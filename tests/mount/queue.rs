@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockwood::ambient::monotonic;
 use serde_json::Value;
 
-use crate::common::interrupted::renames_end;
+use crate::common::interrupted::{SOON, renames_end};
 use crate::common::{Held, LIMIT, Mounted, until};
 
 const RENAMES: usize = 200;
@@ -93,7 +93,7 @@ fn a_rename_gives_up_with_ebusy_when_its_time_is_over() {
 #[test]
 fn a_signal_ends_a_rename_that_waits() {
     let Some(mounted) = Mounted::new() else { return };
-    renames_end(&mounted.path(""), &mounted.path(""));
+    renames_end(&mounted.path(""), &mounted.path(""), SOON);
     until("the locks are released", || fs::read_dir(mounted.path(".lockwood/locks")).unwrap().count() == 0);
     mounted.finish();
 }

@@ -6,8 +6,9 @@ use lockwood::document::LockMode::{Exclusive, Shared};
 use lockwood::document::SessionId;
 use lockwood::lock::LockError;
 use lockwood::lock::redlock::Settings;
+use lockwood::store::redis::servers::Patience;
 
-use super::{Fleet, Party, WAIT, hold, servers};
+use super::{Fleet, Party, WAIT, hold, servers, servers_with};
 
 const TTL: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(1500);
@@ -166,7 +167,9 @@ fn a_server_that_was_started_again_does_not_count_for_a_while() {
 #[test]
 fn a_server_that_does_not_answer_is_left_out() {
     let Some(fleet) = Fleet::start(3) else { return };
-    let party = Party::new(&fleet, 1, TTL);
+    let patience = Patience { answer_within: Duration::from_millis(400), rest_after_start: Duration::ZERO };
+    let servers = servers_with(&fleet.list(), patience);
+    let party = Party::with(servers, 1, Settings { ttl: TTL, extend: true });
     drop(party.try_hold("/a", Exclusive).unwrap());
     let stop = std::thread::scope(|scope| {
         // Nobody else is served meanwhile.

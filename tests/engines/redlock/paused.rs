@@ -15,7 +15,7 @@ use lockwood::rules;
 use super::volume::{At, Host, format};
 use super::{Fleet, servers};
 
-const LEASE: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(3);
 /// Of the process that runs a test without the checks.
 const OFF: &str = "LOCKWOOD_RULES_OFF";
 

@@ -291,7 +291,7 @@ impl View {
     /// The same while nothing is under way. The kernel may still be letting go of names of the history before, and refuses
     /// what meets that (see [`Outcome::Refused`]).
     fn run_quietly(&self, call: Call) -> Outcome {
-        for _ in 0..100 {
+        for _ in 0..5000 {
             match self.run(call) {
                 Outcome::Refused(_) => std::thread::sleep(Duration::from_millis(1)),
                 outcome => return outcome,
