@@ -31,10 +31,13 @@ impl Adapter {
         }
         let namespace = self.namespace();
         let drop_privileges = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        // What a map has changed stands where it stands; what is appended goes to the end, which may have moved.
-        let appends = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        // As no kernel is asked to keep written bytes back (FUSE_WRITEBACK_CACHE), only maps leave dirty pages.
+        let from_map = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        // What is appended goes to the end, which may have moved.
+        let appends = flags.0 & libc::O_APPEND != 0;
         let at = (!appends || !self.0.cache.end_may_be_old()).then_some(offset);
         let written = match at {
+            _ if from_map => namespace.write_mapped(Ino(ino.0), offset, data, drop_privileges),
             _ if flags.0 & AT_ONCE == 0 => namespace.write_later(Ino(ino.0), at, data, drop_privileges),
             Some(offset) => namespace.write(Ino(ino.0), offset, data, drop_privileges),
             None => namespace.append(Ino(ino.0), data, drop_privileges),

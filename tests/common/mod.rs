@@ -7,6 +7,7 @@ pub(crate) mod excluded;
 pub(crate) mod interrupted;
 pub(crate) mod lines;
 pub(crate) mod locker;
+pub(crate) mod mapped;
 pub(crate) mod rng;
 pub(crate) mod stop;
 

@@ -11,7 +11,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 
 use crate::common::locker::{Locker, piece};
-use crate::common::{lockwood, signal, until};
+use crate::common::{lockwood, mapped, signal, until};
 use crate::postgres::server::PostgresServer;
 use crate::redis_server::RedisServer;
 use crate::two::Two;
@@ -174,6 +174,16 @@ fn an_error_that_comes_later_reaches_each_open_file_at_its_fsync_or_close() {
         drop(file);
         until("the mount can go", || lockwood([OsStr::new("umount"), two.point(0).as_os_str()]).code == 0);
         two.clean();
+    });
+}
+
+#[test]
+fn a_map_does_not_undo_a_truncation_on_another_host_whether_its_mount_keeps_bytes_back_or_not() {
+    over_redis(KEEPS_BACK, |two, _| {
+        for (ours, theirs) in [(0, 1), (1, 0)] {
+            mapped::a_map_does_not_undo_a_truncation(&two.file(ours), &two.file(theirs));
+        }
+        two.finish();
     });
 }
 

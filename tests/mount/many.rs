@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,6 +15,7 @@ use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with};
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::common::lines::Lines;
+use crate::common::mapped::{self, Map};
 use crate::common::{LIMIT, Mounted, Ran, lockwood, mount_entry, until, wait};
 
 /// A store that is mounted several times by one process.
@@ -390,20 +390,20 @@ fn disjoint_subtrees_need_no_notices() {
 fn a_map_sees_soon_what_is_written_through_another_mount() {
     let Some(many) = Many::new(2) else { return };
     fs::write(many.at(0, "f"), vec![b'a'; 4096]).unwrap();
-    let file = File::open(many.at(1, "f")).unwrap();
-    // SAFETY: a new shared map of a file that is open for reading; nothing else is touched.
-    let map = unsafe {
-        libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
-    assert_ne!(map, libc::MAP_FAILED);
-    // SAFETY: the first byte of the map, which is there until it is unmapped below.
-    let first = || unsafe { map.cast::<u8>().read_volatile() };
-    assert_eq!(first(), b'a');
+    let file = File::options().read(true).write(true).open(many.at(1, "f")).unwrap();
+    let map = Map::of(&file, 4096);
+    assert_eq!(map.get(0), b'a');
     File::options().write(true).open(many.at(0, "f")).unwrap().write_all_at(b"b", 0).unwrap();
-    until("the map shows the new byte", || first() == b'b');
-    // SAFETY: the map that was made above, which nobody uses any more.
-    assert_eq!(unsafe { libc::munmap(map, 4096) }, 0);
+    until("the map shows the new byte", || map.get(0) == b'b');
+    drop(map);
     drop(file);
+    many.finish();
+}
+
+#[test]
+fn a_map_does_not_undo_a_truncation_through_another_mount() {
+    let Some(many) = Many::new(2) else { return };
+    mapped::a_map_does_not_undo_a_truncation(&many.at(0, "f"), &many.at(1, "f"));
     many.finish();
 }
 

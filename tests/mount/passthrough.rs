@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, Timespec, Timestamps, copy_file_range, fallocate, futimens};
 use rustix::process::Signal;
 
+use crate::common::mapped::Map;
 use crate::common::{Mounted, is_alive, lockwood, signal, skipped, until};
 
 const LARGE: usize = 100_000;
@@ -132,29 +133,21 @@ fn a_map_is_the_file() {
     let mut expected = large(&mounted, "f");
     let path = mounted.path("f");
     let file = open(&path);
-    // SAFETY: a new shared map of a file that nobody makes shorter while it is there.
-    let map = unsafe {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        libc::mmap(std::ptr::null_mut(), LARGE, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
-    assert_ne!(map, libc::MAP_FAILED);
-    // SAFETY: it is this long, and only this thread has it.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(map.cast::<u8>(), LARGE) };
-    bytes[5..9].copy_from_slice(b"maps");
+    let map = Map::of(&file, LARGE);
+    map.put(5, b"maps");
     expected[5..9].copy_from_slice(b"maps");
     assert_shows(&path, &file, &expected);
     file.write_all_at(b"write", 50_000).unwrap();
     expected[50_000..50_005].copy_from_slice(b"write");
-    assert!(*bytes == *expected);
+    assert!((0..LARGE).all(|at| map.get(at) == expected[at]));
     drop(file);
     closed(&mounted);
     // The map outlives the open file, and is still the file of whoever opens it again.
-    bytes[100..104].copy_from_slice(b"late");
+    map.put(100, b"late");
     expected[100..104].copy_from_slice(b"late");
     assert!(fs::read(&path).unwrap() == expected);
-    // SAFETY: the map of above, which nobody uses any more.
-    let (synced, unmapped) = unsafe { (libc::msync(map, LARGE, libc::MS_SYNC), libc::munmap(map, LARGE)) };
-    assert_eq!((synced, unmapped), (0, 0));
+    map.sync().unwrap();
+    drop(map);
     mounted.remount();
     assert!(fs::read(&path).unwrap() == expected);
     mounted.finish();
@@ -338,17 +331,7 @@ fn readers_alone_are_passed_unless_told_otherwise() {
     assert!(requests(&mounted) - before >= 100);
     assert_shows(&path, &reader, &expected);
     assert_shows(&path, &writer, &expected);
-    // SAFETY: a new shared map of the beginning of a file that nobody makes shorter while it is there.
-    let map = unsafe {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, writer.as_raw_fd(), 0)
-    };
-    assert_ne!(map, libc::MAP_FAILED);
-    // SAFETY: within the map, which only this thread has and which goes here.
-    unsafe {
-        map.cast::<u8>().add(3).write(b'm');
-        libc::munmap(map, 4096);
-    }
+    Map::of(&writer, 4096).put(3, b"m");
     expected[3] = b'm';
     (&writer).seek(SeekFrom::End(0)).unwrap();
     let mut appender = OpenOptions::new().append(true).open(&path).unwrap();

@@ -8,6 +8,9 @@
 //!
 //! Small contents are one document, written in the same commit as the node. A file that outgrows it moves to a backing
 //! file or to chunks, whichever the store has, and stays there.
+//!
+//! What a map has changed is sent whenever the kernel sees fit, by what it then takes for the size. The file may have been
+//! cut elsewhere meanwhile, so such a write ends where the file ends ([`Namespace::write_mapped`]).
 
 use crate::content::{ContentFile, MAX_SIZE};
 use crate::document::merge::Extent;
@@ -79,6 +82,30 @@ impl Namespace {
         self.write_at(ino, None, data, drop_privileges)
     }
 
+    /// Writes what of `data` lies within the file as it is by now: what a map has changed, which makes no file longer. It is
+    /// never kept back, as the kernel has done that already: kept back, it would meet yet another size.
+    ///
+    /// # Errors
+    /// As [`Namespace::write`].
+    pub fn write_mapped(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        drop_privileges: bool,
+    ) -> Result<Privileges> {
+        let pin = self.inodes.pin(ino);
+        let mut io = pin.io.write();
+        self.put(&pin, &mut io, ino)?;
+        let stamp = self.stamp(drop_privileges);
+        self.retry(|| {
+            let (_, node) = self.live_node(ino)?;
+            let room = regular(&node)?.size.saturating_sub(offset);
+            let within = usize::try_from(room).map_or(data, |room| &data[..room.min(data.len())]);
+            self.write_to(&pin, &mut io, (ino, &node), offset, within, stamp)
+        })
+    }
+
     /// Writes `data` at `at`, or at the end.
     pub(super) fn write_at(
         &self,
@@ -105,23 +132,35 @@ impl Namespace {
     ) -> Result<Privileges> {
         self.retry(|| {
             let (_, node) = self.live_node(ino)?;
-            let regular = regular(&node)?;
-            let offset = at.unwrap_or(regular.size);
-            let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_SIZE);
-            let end = end.ok_or(NamespaceError::TooLarge)?;
-            if data.is_empty() {
-                return Ok(Privileges::Kept);
-            }
-            if !regular.place.is_apart() && end <= u64::from(self.volume.inline_max) {
-                let (commit, extent) = self.write_inline(ino, &node, data, offset)?;
-                let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
-                return Ok(self.commit_content(ino, &node, stamp, commit, delta)?.1);
-            }
-            self.store.admit_content(data.len() as u64)?;
-            let prepared = self.prepare(pin, io, ino, &node, offset)?;
-            let written = prepared.file.stage_at(data, offset, node.version()).map_err(Into::into);
-            self.finish(io, prepared, written.map(|()| end), stamp)
+            let offset = at.unwrap_or(regular(&node)?.size);
+            self.write_to(pin, io, (ino, &node), offset, data, stamp)
         })
+    }
+
+    /// Commits `data` at `offset` of a file that has this node.
+    fn write_to(
+        &self,
+        pin: &Pin<'_>,
+        io: &mut Io,
+        (ino, node): (Ino, &NodeRef),
+        offset: u64,
+        data: &[u8],
+        stamp: Stamp,
+    ) -> Result<Privileges> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_SIZE);
+        let end = end.ok_or(NamespaceError::TooLarge)?;
+        if data.is_empty() {
+            return Ok(Privileges::Kept);
+        }
+        if !regular(node)?.place.is_apart() && end <= u64::from(self.volume.inline_max) {
+            let (commit, extent) = self.write_inline(ino, node, data, offset)?;
+            let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
+            return Ok(self.commit_content(ino, node, stamp, commit, delta)?.1);
+        }
+        self.store.admit_content(data.len() as u64)?;
+        let prepared = self.prepare(pin, io, ino, node, offset)?;
+        let written = prepared.file.stage_at(data, offset, node.version()).map_err(Into::into);
+        self.finish(io, prepared, written.map(|()| end), stamp)
     }
 
     /// The stamp of a change that is made now.

@@ -57,6 +57,27 @@ fn a_write_of_nothing_changes_nothing() {
 }
 
 #[test]
+fn what_a_map_has_changed_ends_where_the_file_ends() {
+    let world = World::new();
+    for len in [50, 9000] {
+        let f = world.filled(ROOT, "f", &vec![b'a'; len]);
+        world.write_mapped(f, 0, b"whole", false).unwrap();
+        world.write_mapped(f, len as u64 - 3, b"partly", false).unwrap();
+        let mut expected = vec![b'a'; len];
+        expected[..5].copy_from_slice(b"whole");
+        expected[len - 3..].copy_from_slice(b"par");
+        assert_eq!(world.bytes(f), expected);
+        let before = world.node(f);
+        for beyond in [len as u64, len as u64 + 4096, MAX_SIZE] {
+            world.write_mapped(f, beyond, b"not at all", false).unwrap();
+        }
+        assert_eq!((world.bytes(f), world.node(f).mtime), (expected, before.mtime));
+        world.unlink(ROOT, &name("f")).unwrap();
+    }
+    world.finish();
+}
+
+#[test]
 fn seeking_finds_data_and_holes_of_inline_content() {
     let world = World::new();
     let f = world.filled(ROOT, "f", b"data");
