@@ -1,9 +1,7 @@
 //! Writing to open files, and what closing and syncing them gives back: an error that came after a write was acknowledged
 //! is told here.
 
-use fuser::{
-    Errno, FileHandle, FopenFlags, INodeNo, LockOwner, OpenFlags, ReplyEmpty, ReplyWrite, Request, WriteFlags,
-};
+use fuser::{Errno, FileHandle, INodeNo, LockOwner, OpenFlags, ReplyEmpty, ReplyWrite, Request, WriteFlags};
 
 use super::adapter::{Adapter, caller, failed, reply_empty};
 use super::control;
@@ -48,9 +46,7 @@ impl Adapter {
         }
         let written = data.len() as u32;
         // Of a write that fills no pages of its own Linux does not ask for the sync that O_SYNC stands for.
-        let direct =
-            Handle::from(fh).passed || self.0.cache.open_flags().contains(FopenFlags::FOPEN_DIRECT_IO);
-        if !direct || flags.0 & DURABLE == 0 {
+        if !Handle::from(fh).direct || flags.0 & DURABLE == 0 {
             return reply.written(written);
         }
         self.aside(move |adapter| match adapter.namespace().fsync(Ino(ino.0), true) {

@@ -24,10 +24,11 @@ use crate::namespace::ops::make::{Make, What};
 use crate::namespace::{Caller, NamespaceError};
 
 impl Adapter {
-    /// A number for an open file, which is told of what is lost of it, and whose locks go with it.
-    fn opened(&self, ino: INodeNo, writes: bool, passed: bool) -> FileHandle {
+    /// A number for a file that is opened with `flags`, which is told of what is lost of it, and whose locks go with it.
+    fn opened(&self, ino: INodeNo, writes: bool, passed: bool, flags: FopenFlags) -> FileHandle {
         let number = self.0.handles.fetch_add(1, Relaxed) + 1;
-        let handle = FileHandle::from(Handle { number, writes, passed });
+        let direct = flags.contains(FopenFlags::FOPEN_DIRECT_IO);
+        let handle = FileHandle::from(Handle { number, writes, passed, direct });
         self.0.namespace.opened(Ino(ino.0), handle.0);
         self.0.cache.open(Ino(ino.0));
         handle
@@ -76,9 +77,9 @@ impl Adapter {
                     // It stands above passthrough: only maps are of the host's file.
                     flags |= FopenFlags::FOPEN_DIRECT_IO;
                 }
-                reply.opened_passthrough(self.opened(ino, access.writes, true), flags, id);
+                reply.opened_passthrough(self.opened(ino, access.writes, true, flags), flags, id);
             }
-            None => reply.opened(self.opened(ino, access.writes, false), flags),
+            None => reply.opened(self.opened(ino, access.writes, false, flags), flags),
         }
     }
 
@@ -108,13 +109,9 @@ impl Adapter {
                 cache.beliefs.learns(Ino(parent.0), bytes.as_bytes(), Some(Belief::found(ino, &node)));
                 // One time for both, name and attributes; see `kernel_cache` for why it is that of the attributes.
                 let ttl = cache.attribute_ttl(asked);
-                reply.created(
-                    &ttl,
-                    &attr(ino, &node),
-                    GENERATION,
-                    self.opened(INodeNo(ino.0), true, false),
-                    self.0.passthrough.new_file(OpenFlags(flags), cache.open_flags()),
-                );
+                let flags = self.0.passthrough.new_file(OpenFlags(flags), cache.open_flags());
+                let handle = self.opened(INodeNo(ino.0), true, false, flags);
+                reply.created(&ttl, &attr(ino, &node), GENERATION, handle, flags);
             }
             Err(error) => reply.error(failed("create", parent)(error)),
         }

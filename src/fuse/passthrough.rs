@@ -60,17 +60,20 @@ pub(super) struct Handle {
     pub(super) writes: bool,
     /// The file is the kernel's, at least where it is mapped.
     pub(super) passed: bool,
+    /// It was opened with FOPEN_DIRECT_IO: Linux does not ask for the sync that O_SYNC, RWF_DSYNC and the like stand for.
+    pub(super) direct: bool,
 }
 
 impl From<Handle> for FileHandle {
     fn from(handle: Handle) -> Self {
-        Self(handle.number << 2 | u64::from(handle.writes) << 1 | u64::from(handle.passed))
+        let bits = [handle.direct, handle.writes, handle.passed];
+        Self(bits.into_iter().fold(handle.number, |all, bit| all << 1 | u64::from(bit)))
     }
 }
 
 impl From<FileHandle> for Handle {
     fn from(FileHandle(bits): FileHandle) -> Self {
-        Self { number: bits >> 2, writes: bits & 2 != 0, passed: bits & 1 != 0 }
+        Self { number: bits >> 3, direct: bits & 4 != 0, writes: bits & 2 != 0, passed: bits & 1 != 0 }
     }
 }
 
@@ -116,7 +119,7 @@ impl Passthrough {
     /// pages of the kernel: they would be dropped when it is passed to its first reader, which takes as long as to read it.
     pub(super) fn new_file(&self, flags: OpenFlags, usual: FopenFlags) -> FopenFlags {
         let only_written = flags.0 & libc::O_ACCMODE == libc::O_WRONLY;
-        match self.is_on() && only_written && !self.access(flags).durable {
+        match self.is_on() && only_written {
             true => FopenFlags::FOPEN_DIRECT_IO | (usual & FopenFlags::FOPEN_NOFLUSH),
             false => usual,
         }
@@ -175,8 +178,9 @@ mod tests {
     #[test]
     fn a_handle_says_how_a_file_is_open() {
         for number in [1, 2, 1 << 60] {
-            for (writes, passed) in [(false, false), (false, true), (true, false), (true, true)] {
-                let handle = Handle { number, writes, passed };
+            for bits in 0..8 {
+                let [writes, passed, direct] = [1, 2, 4].map(|bit| bits & bit != 0);
+                let handle = Handle { number, writes, passed, direct };
                 assert_eq!(Handle::from(FileHandle::from(handle)), handle);
             }
         }
@@ -202,11 +206,7 @@ mod tests {
         assert_eq!(of(Passing::Read, libc::O_WRONLY | libc::O_APPEND), direct);
         assert_eq!(of(Passing::Off, libc::O_WRONLY), usual);
         assert_eq!(of(Passing::Read, libc::O_RDWR), usual);
-        assert_eq!(
-            of(Passing::Write, libc::O_WRONLY | libc::O_SYNC),
-            usual,
-            "Linux asks for no sync of direct writes"
-        );
+        assert_eq!(of(Passing::Write, libc::O_WRONLY | libc::O_SYNC), direct);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //! what becomes of what was written when the daemon dies.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{IoSlice, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, Timespec, Timestamps, copy_file_range, fallocate, futimens};
+use rustix::io::{ReadWriteFlags, pwritev2};
 use rustix::process::Signal;
 
 use crate::common::mapped::Map;
@@ -381,6 +382,34 @@ fn a_write_to_a_file_that_is_open_with_o_sync_is_durable_when_it_returns() {
         // Where it is passed the host syncs each write, and the open has synced the rest.
         assert!(syncs() - before >= if what == "write" { 1 } else { 10 }, "{what}");
         drop((reader, second));
+        mounted.finish();
+    }
+}
+
+/// Linux asks for no sync of them either, and a new file that is only written has no pages in any mode but `off`.
+#[test]
+fn each_write_is_durable_when_it_returns_whatever_says_so_and_however_its_file_is_open() {
+    const WRITES: u64 = 5;
+    for (options, plain) in [("rw", false), ("passthrough=off", false), ("sync", true)] {
+        let Some(mounted) = Mounted::with_options(options) else { return };
+        let syncs = || mounted.status()["documents"]["syncs"].as_u64().unwrap();
+        for (read, flags) in [(false, 0), (true, 0), (false, libc::O_SYNC), (true, libc::O_DSYNC)] {
+            let path = mounted.path("new");
+            let mut how = OpenOptions::new();
+            let file = how.read(read).write(true).create_new(true).custom_flags(flags).open(&path).unwrap();
+            let before = syncs();
+            for at in 0..WRITES {
+                if plain || flags != 0 {
+                    file.write_all_at(b"x", at).unwrap();
+                } else {
+                    let bytes = [IoSlice::new(b"x")];
+                    assert_eq!(pwritev2(&file, &bytes, at, ReadWriteFlags::DSYNC).unwrap(), 1);
+                }
+            }
+            assert!(syncs() - before >= WRITES, "{options}, flags {flags:o}, read: {read}");
+            drop(file);
+            fs::remove_file(&path).unwrap();
+        }
         mounted.finish();
     }
 }
