@@ -3,18 +3,27 @@
 //! Documents go in the commit that takes the last name, or the last close. Backing files and chunks go after it, in a
 //! thread of their own, since removing a large file takes long. Until then an orphan document says what is still to be
 //! removed.
+//!
+//! What is hard: a store that is away keeps nobody from closing a file, and nobody closes it twice. So what could not be
+//! removed then is kept, and the thread tries again until it can, or the mount ends.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::Result;
+use super::{NamespaceError, Result};
 use crate::ambient;
-use crate::content::Contents;
+use crate::content::{ContentError, Contents};
 use crate::document::{Body, ContentPlace, Ino, Key, Node, SessionId};
 use crate::store::{Commit, Range, Scan, Start, Store, StoreError};
+
+/// What has failed is tried again after so long, then after twice as long, up to the longest.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+const AGAIN_AFTER_MAX: Duration = Duration::from_secs(10);
 
 /// Removes backing files and chunks in the background.
 pub struct Collector {
@@ -23,8 +32,12 @@ pub struct Collector {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+#[derive(Clone, Copy)]
 enum Task {
+    /// What an inode without a node has apart from it.
     Remove(Ino),
+    /// An orphan that nobody has open, with its documents.
+    Orphan(Ino),
     Sweep,
     SweepAfter(SessionId),
 }
@@ -54,6 +67,16 @@ pub(super) fn delete_inode(store: &dyn Store, ino: Ino, node: &Node, mut commit:
     Ok(commit)
 }
 
+/// Whether what has failed so may go well later, without anybody doing anything about this volume.
+fn may_pass(error: &NamespaceError) -> bool {
+    matches!(
+        error,
+        NamespaceError::Conflict(_)
+            | NamespaceError::Store(StoreError::Engine { .. } | StoreError::Unknown(_) | StoreError::NoSpace)
+            | NamespaceError::Content(ContentError::Object { .. })
+    )
+}
+
 /// Whether the inode has bytes in backing files or chunks.
 pub(super) fn is_apart(node: &Node) -> bool {
     matches!(&node.body, Body::Regular(regular) if regular.place.is_apart())
@@ -65,13 +88,7 @@ impl Collector {
         let (sender, receiver) = mpsc::channel();
         let thread = {
             let worker = worker.clone();
-            let body = move || {
-                while let Ok(first) = receiver.recv() {
-                    let batch: Vec<Task> = std::iter::once(first).chain(receiver.try_iter()).collect();
-                    worker.run(&batch);
-                }
-            };
-            ambient::spawn("lockwood-collect", body)
+            ambient::spawn("lockwood-collect", move || worker.work(&receiver))
                 .map_err(|e| StoreError::io("starting the thread that collects", e))?
         };
         Ok(Self { worker, queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
@@ -80,6 +97,11 @@ impl Collector {
     /// Removes the backing files or chunks of an inode that has no node any more, soon.
     pub(super) fn remove_content(&self, ino: Ino) {
         self.send(Task::Remove(ino));
+    }
+
+    /// Removes an orphan whose last close could not, soon.
+    pub(super) fn remove_orphan(&self, ino: Ino) {
+        self.send(Task::Orphan(ino));
     }
 
     /// Looks for backing files or chunks that a crash left without a node, and removes them, soon.
@@ -102,18 +124,10 @@ impl Collector {
 
     /// Removes an orphan at once, its documents included.
     pub(super) fn collect_now(&self, ino: Ino) -> Result<()> {
-        let store = &*self.worker.store;
-        if let Some((version, node)) = store.node(ino)? {
-            let commit = Commit::new().at(Key::Node(ino), version);
-            store.commit(&delete_inode(store, ino, &node, commit)?)?;
-            store.sync()?;
-        }
-        self.worker.contents.remove(ino.0)?;
-        store.commit(&Commit::new().delete(Key::Orphan(ino)))?;
-        Ok(())
+        self.worker.collect(ino)
     }
 
-    /// Waits until all is done that was asked for. Nothing can be asked for afterwards.
+    /// Waits until all is done that was asked for, but for what has failed before. Nothing can be asked for afterwards.
     pub(super) fn finish(&self) {
         drop(self.queue.lock().take());
         if let Some(thread) = self.thread.lock().take()
@@ -131,23 +145,77 @@ impl Drop for Collector {
 }
 
 impl Worker {
-    /// One sync goes before the files of a batch. Otherwise a power cut could bring back a name whose bytes are gone: the
-    /// host would have kept their removal, and not yet the commit that took the name.
-    fn run(&self, batch: &[Task]) {
-        if let Err(error) = self.store.sync() {
-            log::error!("collecting: {error}; the next mount tries again");
-            return;
-        }
-        for task in batch {
-            let outcome = match task {
-                Task::Remove(ino) => self.remove(*ino),
-                Task::Sweep => self.sweep(),
-                Task::SweepAfter(session) => self.sweep_after(*session),
+    /// Does what it is asked for until nobody can ask any more.
+    fn work(&self, queue: &Receiver<Task>) {
+        let (mut tasks, mut again_after) = (VecDeque::new(), AGAIN_AFTER);
+        loop {
+            let next = match tasks.is_empty() {
+                true => queue.recv().map_err(RecvTimeoutError::from),
+                false => queue.recv_timeout(again_after),
             };
-            if let Err(error) = outcome {
-                log::error!("collecting: {error}; the next mount tries again");
+            if matches!(next, Err(RecvTimeoutError::Disconnected)) {
+                break;
+            }
+            tasks.extend(next.into_iter().chain(queue.try_iter()));
+            let failed = match self.store.outage() {
+                // Its patience is for who cannot do without an answer; and the end of the mount waits for this thread.
+                Some(outage) => Some(outage.cause),
+                None => self.run(&mut tasks).err().map(|error| error.to_string()),
+            };
+            match failed {
+                None => again_after = AGAIN_AFTER,
+                Some(cause) => {
+                    let level = if again_after == AGAIN_AFTER { log::Level::Warn } else { log::Level::Debug };
+                    log::log!(level, "collecting: {cause}; trying again");
+                    again_after = (again_after * 2).min(AGAIN_AFTER_MAX);
+                }
             }
         }
+        if !tasks.is_empty() {
+            log::warn!("collecting: {} removals are left to who cleans up after this session", tasks.len());
+        }
+    }
+
+    /// Does all of these, up to the first that fails in a way that may pass: it is the last one then, so that it keeps no
+    /// other from being done next time.
+    ///
+    /// One sync goes before the files of a batch. Otherwise a power cut could bring back a name whose bytes are gone: the
+    /// host would have kept their removal, and not yet the commit that took the name.
+    fn run(&self, tasks: &mut VecDeque<Task>) -> Result<()> {
+        if let Err(error) = self.store.sync().map_err(NamespaceError::from) {
+            if may_pass(&error) {
+                return Err(error);
+            }
+            log::error!("collecting: {error}; the next mount tries again");
+            tasks.clear();
+        }
+        while let Some(task) = tasks.pop_front() {
+            let outcome = match task {
+                Task::Remove(ino) => self.remove(ino),
+                Task::Orphan(ino) => self.collect(ino),
+                Task::Sweep => self.sweep(),
+                Task::SweepAfter(session) => self.sweep_after(session),
+            };
+            match outcome {
+                Err(error) if may_pass(&error) => {
+                    tasks.push_back(task);
+                    return Err(error);
+                }
+                Err(error) => log::error!("collecting: {error}; the next mount tries again"),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn collect(&self, ino: Ino) -> Result<()> {
+        let store = &*self.store;
+        if let Some((version, node)) = store.node(ino)? {
+            let commit = Commit::new().at(Key::Node(ino), version);
+            store.commit(&delete_inode(store, ino, &node, commit)?)?;
+            store.sync()?;
+        }
+        self.remove(ino)
     }
 
     fn remove(&self, ino: Ino) -> Result<()> {

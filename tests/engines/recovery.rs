@@ -3,6 +3,8 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,6 +22,7 @@ use crate::common::{
 };
 use crate::postgres::server::PostgresServer;
 use crate::redis_server::RedisServer;
+use crate::two::Two;
 
 /// A volume that one daemon has mounted, so that nobody recovers what it leaves.
 pub(crate) struct Lonely {
@@ -387,4 +390,26 @@ fn what_is_damaged_keeps_nobody_from_recovering_the_others() {
     lonely.break_by_url(&[damaged, "--force"]).ok();
     let shown = lockwood(["sessions", &lonely.url]);
     assert!(!shown.stderr.contains(damaged) && !shown.stdout.contains(damaged), "{}", shown.stderr);
+}
+
+/// It stayed until the mount ended: nobody closes it once more.
+#[test]
+fn a_file_without_a_name_goes_though_the_server_is_away_at_its_last_close() {
+    const AWAY: Duration = Duration::from_secs(5);
+    let Some(server) = RedisServer::start() else { return };
+    let Some(two) = Two::mounted_with(server.url("volume"), ["soft=1", "rw"]) else { return };
+    let path = two.point(0).join("g");
+    let mut file = File::create_new(&path).unwrap();
+    file.write_all(&vec![b'x'; 1 << 20]).unwrap();
+    let ino = file.metadata().unwrap().ino();
+    fs::remove_file(&path).unwrap();
+    let documents = [format!("orphan:{ino}"), format!("node:{ino}"), format!("chunk:{ino}:7")];
+    let there = || documents.iter().filter(|document| two.get(document).code == 0).count();
+    assert_eq!(there(), 3);
+    let (port, away) = (server.port().to_string(), AWAY.as_millis().to_string());
+    run(Command::new("redis-cli").args(["-p", &port, "CLIENT", "PAUSE", &away, "ALL"])).ok();
+    drop(file);
+    std::thread::sleep(AWAY);
+    until("nothing of it is left", || there() == 0);
+    two.finish();
 }

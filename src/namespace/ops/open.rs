@@ -11,7 +11,7 @@ use crate::document::{Ino, Key, Version};
 use crate::namespace::collect::{delete_inode, is_apart};
 use crate::namespace::inodes::Pin;
 use crate::namespace::{Found, Namespace, NamespaceError, Registration, Result, privilege_bits};
-use crate::store::{Commit, NodeRef};
+use crate::store::{Commit, NodeRef, StoreError};
 
 use super::make::Make;
 use super::passthrough::{Access, Register};
@@ -123,7 +123,8 @@ impl Namespace {
     /// Closes a file. The last close of a file without names, through whichever mount, removes it.
     ///
     /// # Errors
-    /// When the store fails; the next mount then collects what is left.
+    /// When the store fails. The file is closed even so, and what is left of one without names is removed when the store
+    /// answers again, or by whoever cleans up after the session.
     pub fn close_file(&self, ino: Ino) -> Result<()> {
         self.close_file_as(ino, None).map(drop)
     }
@@ -145,7 +146,7 @@ impl Namespace {
         if life.opens > 0 || !life.orphaned {
             return caught_up;
         }
-        let backed = self.retry(|| {
+        let removed = self.retry(|| {
             let (version, node) = self.live_node(ino)?;
             let backed = is_apart(&node);
             let commit = Commit::new().at(Key::Node(ino), version);
@@ -156,9 +157,16 @@ impl Namespace {
             self.inodes.bury(ino, node);
             self.commit(&commit)?;
             Ok(backed)
-        })?;
-        if backed {
-            self.collector.remove_content(ino);
+        });
+        match removed {
+            Ok(true) => self.collector.remove_content(ino),
+            Ok(false) => {}
+            // What it has left is for whoever cleans up after it.
+            Err(NamespaceError::Store(StoreError::Fenced)) => return Err(StoreError::Fenced.into()),
+            Err(error) => {
+                self.collector.remove_orphan(ino);
+                return Err(error);
+            }
         }
         Ok(Privileges::Kept)
     }

@@ -1,5 +1,5 @@
-//! An engine whose changes of advisory locks can fail, of which a document can be damaged, whose notices can be lost, and
-//! which counts what it is asked.
+//! An engine whose changes of advisory locks, removals and syncs can fail, of which a document can be damaged, whose
+//! notices can be lost, and which counts what it is asked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -10,6 +10,7 @@ use crate::document::{Key, Stored, Version};
 use crate::store::memory::MemoryStore;
 use crate::store::{
     Capabilities, Commit, CommitError, Listener, Reader, Scan, ScanItem, Store, StoreCounters, StoreError,
+    Write,
 };
 
 /// An engine that can be away, and whose notices can be lost.
@@ -20,6 +21,10 @@ pub(super) struct Engine {
     pub(super) damaged: Mutex<Option<Key>>,
     /// No change of advisory locks gets there.
     pub(super) away: AtomicBool,
+    /// Nothing that is to go for good does.
+    pub(super) keeps: AtomicBool,
+    /// Nothing is made to last.
+    pub(super) unsynced: AtomicBool,
     /// Nobody is told of anything.
     silent: bool,
     /// How often it was asked for documents, one or many.
@@ -42,6 +47,10 @@ impl Engine {
         });
         counted.min().unwrap_or(0)
     }
+}
+
+fn is_away() -> StoreError {
+    StoreError::Engine { what: "a test".to_owned(), source: "away".into() }
 }
 
 impl Reader for Engine {
@@ -67,8 +76,9 @@ impl Reader for Engine {
 impl Store for Engine {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
         let of_locks = commit.writes.iter().any(|write| matches!(write.key(), Key::Advisory(_)));
-        if of_locks && self.away.load(SeqCst) {
-            return Err(StoreError::Engine { what: "a test".to_owned(), source: "away".into() }.into());
+        let removes = commit.writes.iter().any(|write| matches!(write, Write::Delete(Key::Node(_))));
+        if (of_locks && self.away.load(SeqCst)) || (removes && self.keeps.load(SeqCst)) {
+            return Err(is_away().into());
         }
         self.memory.commit(commit)
     }
@@ -78,7 +88,7 @@ impl Store for Engine {
     }
 
     fn sync(&self) -> Result<(), StoreError> {
-        self.memory.sync()
+        if self.unsynced.load(SeqCst) { Err(is_away()) } else { self.memory.sync() }
     }
 
     fn admit_content(&self, bytes: u64) -> Result<(), StoreError> {

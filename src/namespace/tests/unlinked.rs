@@ -1,10 +1,16 @@
 //! Files without a name that somebody still has open.
 
-use super::world::{ROOT, World, another_host, name, refused};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use super::world::{PATIENCE, ROOT, World, another_host, name, refused};
+use crate::ambient;
 use crate::document::{Ino, Key, Kind};
 use crate::namespace::ops::make::{Make, What};
+use crate::namespace::tests::advisory::Hosts;
+use crate::namespace::tests::away::Engine;
 use crate::namespace::{Caller, Namespace, NamespaceError as E, Settings};
-use crate::store::{Commit, Store as _, StoreError};
+use crate::store::{Commit, Reader as _, Store as _, StoreError};
 
 /// One that stays in a document and one that lies in a backing file.
 const CONTENTS: [&[u8]; 2] = [b"inline", &[b'b'; 5000]];
@@ -162,6 +168,45 @@ fn a_file_is_open_from_its_creation_on() {
     refused!(world.create(&make), E::Exists);
     assert_eq!(world.open_inodes(), 0);
     world.finish();
+}
+
+/// Nobody closes it once more.
+#[test]
+fn what_a_store_that_fails_keeps_goes_when_it_works_again() {
+    let hosts = Hosts::over(Engine::default(), false);
+    let (host, engine) = (&hosts.ada, &hosts.engine);
+    let is_there = |f: Ino| {
+        let kept = [Key::Node(f), Key::Orphan(f)].iter().any(|key| engine.get(key).unwrap().is_some());
+        kept || host.contents().list().any(|ino| ino.unwrap() == f.0)
+    };
+    for (what, fails) in [("removing", &engine.keeps), ("syncing", &engine.unsynced)] {
+        for content in CONTENTS {
+            let make = Make {
+                parent: ROOT,
+                name: &name("g"),
+                what: What::Regular,
+                mode: 0o600,
+                umask: 0,
+                caller: Caller::ROOT,
+            };
+            let (f, _) = host.create(&make).unwrap();
+            host.write(f, 0, content, false).unwrap();
+            host.unlink(ROOT, &name("g")).unwrap();
+            fails.store(true, SeqCst);
+            assert_eq!(host.close_file(f).is_err(), what == "removing");
+            refused!(host.open(f), E::Stale);
+            // Until it was tried in vain.
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(is_there(f) || (what == "syncing" && content.len() < 100), "{what}");
+            fails.store(false, SeqCst);
+            let begun = ambient::monotonic();
+            while is_there(f) {
+                assert!(begun.elapsed() < PATIENCE, "{what}: {} bytes are left", content.len());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    hosts.finish();
 }
 
 /// What else such a store has lost, nobody knows: the bytes of files without a node may be all that is left of them.
