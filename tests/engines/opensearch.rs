@@ -10,13 +10,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use lockwood::document::{Key, SessionId, Stored, Version};
+use lockwood::content::CHUNK_BYTES;
+use lockwood::document::{Chunk, Document, Ino, Key, SessionId, Stored, Version};
 use lockwood::store::opensearch::{self, Options};
 use lockwood::store::{
-    Capabilities, Commit, CommitError, Intents, Reader, Scan, ScanItem, Store, StoreCounters, StoreError,
-    conformance,
+    Capabilities, Commit, CommitError, Intents, Range, Reader, Scan, ScanItem, Start, Store, StoreCounters,
+    StoreError, conformance,
 };
 
+use self::proxy::Proxy;
 use crate::common::interrupted::renames_end;
 use crate::common::{lockwood, until};
 use crate::recovery::{Lonely, break_by_url, recover_by_url};
@@ -50,6 +52,10 @@ impl Reader for AsSession {
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         self.store.scan(scan)
+    }
+
+    fn scan_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        self.store.scan_keys(scan)
     }
 }
 
@@ -90,6 +96,7 @@ impl Store for AsSession {
 fn it_does_what_every_engine_must() {
     let Some(server) = SearchServer::start("opensearch") else { return };
     conforms(&server);
+    keys_are_listed_without_bytes(&server.url("keys"));
 }
 
 fn conforms(server: &SearchServer) {
@@ -98,6 +105,31 @@ fn conforms(server: &SearchServer) {
         let prefix = format!("volume-{}", prefixes.fetch_add(1, Ordering::Relaxed));
         Box::new(AsSession::empty(&server.url(&prefix))) as Box<dyn Store>
     });
+}
+
+/// A file of 5 MiB is walked by its keys, chunk by chunk, each time that a part of it is copied or a hole is looked for.
+fn keys_are_listed_without_bytes(url: &str) {
+    const CHUNKS: u64 = 40;
+    let (start, prefix) = url.rsplit_once('/').unwrap();
+    let (host, port) = start.rsplit_once(':').unwrap();
+    let proxy = Proxy::before(port.parse().unwrap());
+    let store = AsSession::empty(&format!("{host}:{}/{prefix}", proxy.port));
+    let chunk = |index| Key::Chunk(Ino(7), index);
+    let bytes: Arc<[u8]> = vec![0xff; CHUNK_BYTES as usize].into();
+    let commit = (0..CHUNKS).fold(Commit::new(), |commit, index| {
+        commit.put(chunk(index), Document::Chunk(Chunk { bytes: Arc::clone(&bytes) }))
+    });
+    store.commit(&commit).unwrap();
+    let scan = Scan { range: Range::Chunks(Ino(7)), start: Start::First, limit: 100 };
+    proxy.answered();
+    let page = store.scan(&scan).unwrap();
+    let with_bytes = proxy.answered();
+    assert!(with_bytes > CHUNKS * CHUNK_BYTES, "{with_bytes}");
+    let keys = store.scan_keys(&scan).unwrap();
+    let without = proxy.answered();
+    assert_eq!(keys, page.into_iter().map(|(key, _)| key).collect::<Vec<_>>());
+    assert!((1..CHUNKS * 1024).contains(&without), "{without} of {with_bytes}");
+    eprintln!("{CHUNKS} chunks of {CHUNK_BYTES}: {with_bytes} bytes with their documents, {without} without");
 }
 
 /// What programs meet: two mounts of one volume, and one that nobody else recovers.

@@ -151,15 +151,15 @@ impl ChunkFile {
             return Ok(offset.min(size));
         }
         let mut last = index;
-        'run: loop {
-            let page = self.present(last + 1, KEYS_LISTED)?;
-            for &there in &page {
-                if there != last + 1 || self.cut().offset(there, 0) >= size {
-                    break 'run;
-                }
-                last = there;
-            }
-            if page.len() < KEYS_LISTED {
+        let (end, within) = self.cut().locate(size.min(MAX_SIZE));
+        // Of the chunks that begin below `size`, and no others: who copies wants a few.
+        let end = end + u64::from(within > 0);
+        while last + 1 < end {
+            let wanted = usize::try_from(end - last - 1).unwrap_or(usize::MAX).min(KEYS_LISTED);
+            let page = self.present(last + 1, wanted)?;
+            let run = (last + 1..).zip(&page).take_while(|(next, there)| next == *there).count();
+            last += run as u64;
+            if run < wanted {
                 break;
             }
         }

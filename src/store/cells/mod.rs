@@ -49,6 +49,25 @@ pub struct MarkedDocument {
     pub mark: Option<Mark>,
 }
 
+#[cfg(test)]
+impl MarkedDocument {
+    /// The same with this one in the place of each document, as [`Cells::scan_outlines`] may give it.
+    pub fn outline(&self, any: &crate::document::Document) -> Self {
+        use crate::document::MarkChange;
+        let before = self.before.as_ref();
+        let before =
+            before.map(|Stored { version, .. }| Stored { version: *version, document: any.clone().into() });
+        let mark = self.mark.as_ref().map(|Mark { intent, change }| Mark {
+            intent: *intent,
+            change: match change {
+                MarkChange::Put(_) => MarkChange::Put(Box::new(any.clone())),
+                other => other.clone(),
+            },
+        });
+        Self { before, mark }
+    }
+}
+
 /// A cell with the version that compare-and-set compares: it grows at every write of the cell, and no two writes of one
 /// key ever have the same, not even with a deletion between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +126,16 @@ pub trait Cells: Send + Sync {
     /// # Errors
     /// As the engine fails.
     fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError>;
+
+    /// The same page for whoever asks which documents there are, and not what they hold: versions and marks are as they are,
+    /// and in the place of each document, before a mark or announced by it, there may be any other. Engines that are asked
+    /// over a network do not send the documents.
+    ///
+    /// # Errors
+    /// As the engine fails.
+    fn scan_outlines(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
+        self.scan(scan)
+    }
 
     /// All lock documents, or all slots of every session, that exist; not a snapshot. One that is damaged hides none of the
     /// others.

@@ -208,6 +208,11 @@ impl<C: Cells + ?Sized + 'static> Reader for IntentStore<C> {
         self.counts.scanned();
         self.see_page(scan)
     }
+
+    fn scan_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        self.counts.scanned();
+        self.see_keys(scan)
+    }
 }
 
 impl<C: Cells + ?Sized + 'static> Store for IntentStore<C> {

@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::IntentStore;
 use super::decide::{self, Verdict};
-use super::requests::TRIES;
+use super::requests::{Requests, TRIES};
 use super::settle::{document_of, slot_of};
 use crate::document::{IntentId, Key, Mark, SessionId, Slot, Stored, Version};
 use crate::rules::{self, Rule};
-use crate::store::cells::{CellKey, Cells, StoredCell};
+use crate::store::cells::{CellKey, Cells, ScannedCell, StoredCell};
 use crate::store::scan::{Pager, bounds};
 use crate::store::{Range, Scan, ScanItem, Start, StoreError};
 
@@ -42,6 +42,9 @@ pub(super) struct Pending {
     /// The version of the slot's cell.
     pub(super) version: Version,
 }
+
+/// How a page of cells is read: with their documents, or as outlines.
+type ReadPage<C> = fn(&Requests<C>, &Scan) -> Result<Vec<ScannedCell>, StoreError>;
 
 /// Slots that have been read, with the versions of their cells.
 type Slots = HashMap<(SessionId, u16), Option<(Slot, Version)>>;
@@ -160,12 +163,23 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         Ok(slots)
     }
 
-    /// A page. Cells that hold no document for this reader do not count for its limit, so more are asked for until it is
-    /// full.
+    /// A page.
     pub(super) fn see_page(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
+        self.see_page_of(Requests::scan, scan)
+    }
+
+    /// The keys of the same page.
+    pub(super) fn see_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        let page = self.see_page_of(Requests::scan_outlines, scan)?;
+        Ok(page.into_iter().map(|(key, _)| key).collect())
+    }
+
+    /// Cells that hold no document for this reader do not count for the limit of a page, so more are asked for until it is
+    /// full.
+    fn see_page_of(&self, read: ReadPage<C>, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         let mut asked = scan.clone();
         loop {
-            let (cells, documents) = self.see_cells(&asked)?;
+            let (cells, documents) = self.see_cells(read, &asked)?;
             if documents.len() < scan.limit && cells >= asked.limit {
                 asked.limit += scan.limit - documents.len();
                 continue;
@@ -183,11 +197,11 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
     }
 
     /// A page of cells: how many there are, and the documents in them, in their order.
-    fn see_cells(&self, scan: &Scan) -> Result<(usize, Vec<ScanItem>), StoreError> {
+    fn see_cells(&self, read: ReadPage<C>, scan: &Scan) -> Result<(usize, Vec<ScanItem>), StoreError> {
         // What was known of slots before the page was read: intents that were committed (with the slot) or over by then.
         let mut known: BTreeMap<IntentId, Option<Slot>> = BTreeMap::new();
         for round in 0.. {
-            let cells = self.requests.scan(scan)?;
+            let cells = read(&self.requests, scan)?;
             let unknown = cells.iter().filter_map(|(key, stored)| Some((key, stored.as_ref().ok()?)));
             let slots = self.read_slots(unknown)?;
             let mut again = false;

@@ -100,6 +100,11 @@ impl<C: Cells + ?Sized> Requests<C> {
         self.retry(|cells| cells.scan(scan))
     }
 
+    /// A page as [`Cells::scan_outlines`] gives it.
+    pub(super) fn scan_outlines(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
+        self.retry(|cells| cells.scan_outlines(scan))
+    }
+
     fn retry<T>(&self, ask: impl Fn(&C) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let begun = self.clock.now();
         let mut round = 0;

@@ -198,6 +198,10 @@ impl<C: Remote + 'static> Reader for SharedIntents<C> {
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         self.reader.scan(scan)
     }
+
+    fn scan_keys(&self, scan: &Scan) -> Result<Vec<Key>, StoreError> {
+        self.reader.scan_keys(scan)
+    }
 }
 
 impl<C: Remote + 'static> Store for SharedIntents<C> {

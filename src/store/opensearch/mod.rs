@@ -19,23 +19,23 @@ mod ids;
 mod link;
 mod mappings;
 mod open;
+mod pages;
 mod source;
 
-use std::ops::Bound;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use self::link::{Failed, Link, Reply, Request, Sent, engine, explain};
+use self::source::Part;
 use super::cells::{
     Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, ListedCell,
     ScannedCell, StoredCell,
 };
 use super::intents::shared::Remote;
 use super::outage::Outage;
-use super::scan::{Pager, bounds};
-use super::{Range, Scan, Start, StoreError};
-use crate::document::{Document, Key, Kind, SessionState, Version, text};
+use super::{Scan, StoreError};
+use crate::document::{Document, SessionState, Version, text};
 
 pub use address::AddressError;
 pub use open::{OpenError, Options, format, open};
@@ -51,9 +51,6 @@ const SAME_COPY: &str = "preference=lockwood";
 
 /// So many documents are asked for in one request: of chunks some tens of MB.
 const READ_AT_ONCE: usize = 100;
-
-/// So many documents are asked for at first.
-const PAGE: usize = 1025;
 
 /// The cells of one volume.
 pub struct OpenSearchCells {
@@ -79,11 +76,11 @@ impl OpenSearchCells {
     }
 
     /// The cell that the server says is there.
-    fn found(key: &CellKey, hit: &Value) -> Result<StoredCell, StoreError> {
+    fn found(key: &CellKey, hit: &Value, part: Part) -> Result<StoredCell, StoreError> {
         let damaged = |cause: String| StoreError::Damaged { key: shown(key), cause };
         let version = version(hit).map_err(damaged)?;
         let source = hit.get("_source").ok_or_else(|| damaged("it has no _source".to_owned()))?;
-        let cell = source::read(key, source, version).map_err(damaged)?;
+        let cell = source::read(key, source, version, part).map_err(damaged)?;
         Ok(StoredCell { version, cell: cell.into() })
     }
 
@@ -101,7 +98,7 @@ impl OpenSearchCells {
         let docs = reply.body.get("docs").and_then(Value::as_array).filter(|docs| docs.len() == keys.len());
         let docs = docs.ok_or_else(|| engine("reading several documents", explain(&reply)))?;
         let found = |(key, doc): (&CellKey, &Value)| match doc.get("found").and_then(Value::as_bool) {
-            Some(true) => Self::found(key, doc).map(Some),
+            Some(true) => Self::found(key, doc, Part::Whole).map(Some),
             Some(false) => Ok(None),
             None => {
                 let reply = Reply { status: reply.status, body: doc.clone() };
@@ -121,29 +118,6 @@ impl OpenSearchCells {
             (None, None) => return None,
         };
         Some(request.within(cell.and_then(heartbeat_within)))
-    }
-
-    /// All documents of an index whose keys are in a range, as they are at one instant; at most `limit` of them.
-    fn search(&self, kind: &str, keys: &Value, limit: usize) -> Result<Vec<Value>, StoreError> {
-        let index = self.link.address.index(kind);
-        // All copies must have done it: any of them may answer the search.
-        let refreshed = self.link.ask(&Request::post_nothing(format!("/{index}/_refresh")))?;
-        if refreshed.status != 200 || refreshed.body.pointer("/_shards/failed") != Some(&0.into()) {
-            return Err(engine(format!("refreshing {index}"), explain(&refreshed)));
-        }
-        let query = json!({
-            "size": limit,
-            "query": { "range": { "key": keys } },
-            "sort": [{ "key": "asc" }],
-            "seq_no_primary_term": true,
-            "track_total_hits": false,
-        });
-        let path = format!("/{index}/_search?allow_partial_search_results=false&{SAME_COPY}");
-        let mut answer = self.link.ask(&Request::post(&path, &query))?;
-        match answer.body.pointer_mut("/hits/hits").map(Value::take) {
-            Some(Value::Array(hits)) if answer.status == 200 => Ok(hits),
-            _ => Err(engine(format!("searching {index}"), explain(&answer))),
-        }
     }
 }
 
@@ -179,21 +153,11 @@ fn shown(key: &CellKey) -> String {
     }
 }
 
-/// The key of a document that a search has found.
-fn key_of(hit: &Value) -> Result<Vec<u8>, StoreError> {
-    let id = || hit.get("_id").map(Value::to_string).unwrap_or_default();
-    let text = hit.pointer("/_source/key").and_then(Value::as_str);
-    text.and_then(ids::unhex).ok_or_else(|| StoreError::Damaged {
-        key: id(),
-        cause: "its field key is missing, or none".to_owned(),
-    })
-}
-
 impl Cells for OpenSearchCells {
     fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
         let reply = self.link.ask(&Request::get(format!("{}?{SAME_COPY}", self.path(key, "_doc"))))?;
         found_or_absent(&reply).and_then(|found| match found {
-            true => Self::found(key, &reply.body).map(Some),
+            true => Self::found(key, &reply.body, Part::Whole).map(Some),
             false => Ok(None),
         })
     }
@@ -212,84 +176,17 @@ impl Cells for OpenSearchCells {
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
-        let (kind, from, prefix) = bounds(scan);
-        let mut keys = match from {
-            Bound::Included(from) => json!({ "gte": ids::hex(&from) }),
-            Bound::Excluded(from) => json!({ "gt": ids::hex(&from) }),
-            Bound::Unbounded => json!({}),
-        };
-        if !prefix.is_empty() {
-            // Behind all keys of the range: no digit is greater.
-            keys["lt"] = format!("{}g", ids::hex(&prefix)).into();
-        }
-        // Read again and longer where that was not enough, for a page is of one instant.
-        let mut limit = scan.limit.saturating_add(1).min(PAGE);
-        loop {
-            if limit > mappings::PAGE_MAX {
-                return Err(engine(format!("reading {:?}", scan.range), "a page of it is too long"));
-            }
-            let hits = self.search(kind.name(), &keys, limit)?;
-            let mut pager = Pager::new(scan);
-            let mut page = Vec::with_capacity(hits.len());
-            let mut is_whole = hits.len() < limit;
-            for hit in &hits {
-                let bytes = key_of(hit)?;
-                let key = Key::decode(kind, &bytes).ok_or_else(|| StoreError::Damaged {
-                    key: format!("{}:{}", kind.name(), ids::hex(&bytes)),
-                    cause: "it is no key of its kind".to_owned(),
-                })?;
-                if !pager.admits(page.len(), &key) {
-                    is_whole = true;
-                    break;
-                }
-                let found = Self::found(&CellKey::Document(key.clone()), hit);
-                page.push((key, found));
-            }
-            if is_whole {
-                return Ok(page);
-            }
-            limit = limit.saturating_mul(2);
-        }
+        self.page(scan, Part::Whole)
+    }
+
+    fn scan_outlines(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {
+        self.page(scan, Part::Outline)
     }
 
     fn list(&self, what: Listed) -> Result<Vec<ListedCell>, StoreError> {
-        let mut listed = Vec::new();
         match what {
-            Listed::Locks => {
-                let mut start = Start::First;
-                loop {
-                    let page = self.scan(&Scan { range: Range::All(Kind::Lock), start, limit: PAGE })?;
-                    let more = page.len() >= PAGE;
-                    start = page.last().map_or(Start::First, |(key, _)| Start::After(key.clone()));
-                    for (key, stored) in page {
-                        let Key::Lock(id) = key else { continue };
-                        let found = stored.map(|stored| match as_lock(&stored) {
-                            Some(cell) => StoredCell { cell: cell.into(), ..stored },
-                            None => stored,
-                        });
-                        listed.push((CellKey::Lock(id), found));
-                    }
-                    if !more {
-                        return Ok(listed);
-                    }
-                }
-            }
-            Listed::Slots => {
-                let mut keys = json!({ "gte": "" });
-                loop {
-                    let hits = self.search(ids::INTENT, &keys, PAGE)?;
-                    for hit in &hits {
-                        let bytes = key_of(hit)?;
-                        let Some(key) = slot_key(&bytes) else { continue };
-                        let found = Self::found(&key, hit);
-                        listed.push((key, found));
-                        keys = json!({ "gt": ids::hex(&bytes) });
-                    }
-                    if hits.len() < PAGE {
-                        return Ok(listed);
-                    }
-                }
-            }
+            Listed::Locks => self.locks(),
+            Listed::Slots => self.slots(),
         }
     }
 
@@ -390,28 +287,10 @@ fn condition(version: Version) -> String {
     format!("if_seq_no={sequence}&if_primary_term={term}")
 }
 
-/// A lock document as a lock.
-fn as_lock(stored: &StoredCell) -> Option<Cell> {
-    use crate::document::Document;
-    match &*stored.cell {
-        Cell::Document(marked) => match &*marked.before.as_ref()?.document {
-            Document::Lock(lock) => Some(Cell::Lock(lock.clone())),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// The key of an intent.
-fn slot_key(bytes: &[u8]) -> Option<CellKey> {
-    let (session, slot) = bytes.split_first_chunk::<8>()?;
-    let slot = u16::from_be_bytes(slot.try_into().ok()?);
-    Some(CellKey::Slot(crate::document::SessionId(u64::from_be_bytes(*session)), slot))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::document::Key;
 
     #[test]
     fn versions_are_those_of_the_server() {

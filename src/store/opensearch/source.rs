@@ -23,6 +23,19 @@ use crate::store::cells::{Cell, CellKey, MarkedDocument};
 
 type Object = Map<String, Value>;
 
+/// How much of a document was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// All of it.
+    Whole,
+    /// The fields [`OUTLINE`].
+    Outline,
+}
+
+/// The fields that tell whether there is a document, before a mark and after it.
+pub(super) const OUTLINE: [&str; 7] =
+    ["key", "version", "mark.session", "mark.slot", "mark.number", "mark.change", ABSENT];
+
 /// Says of a cell that it holds nothing, and is to hold nothing.
 const ABSENT: &str = "absent";
 type Result<T> = std::result::Result<T, String>;
@@ -151,8 +164,8 @@ fn write_lock(object: &mut Object, lock: &LockRecord) {
     object.insert("waiters".into(), claims(&lock.waiters));
 }
 
-/// The cell that this is, at this version.
-pub(super) fn read(key: &CellKey, source: &Value, at: Version) -> Result<Cell> {
+/// The cell that this is, at this version. Of an outline any document stands where one is: an empty chunk.
+pub(super) fn read(key: &CellKey, source: &Value, at: Version, part: Part) -> Result<Cell> {
     if text(source, "key")? != sort_key(key) {
         return Err("it says that it stands under another key".to_owned());
     }
@@ -169,14 +182,17 @@ pub(super) fn read(key: &CellKey, source: &Value, at: Version) -> Result<Cell> {
             Cell::Document(MarkedDocument { before: Some(Stored { version: at, document }), mark: None })
         }
         CellKey::Document(key) => {
-            let document = read_document(source, Some(key.kind()))?;
+            let document = match part {
+                Part::Whole => read_document(source, Some(key.kind()))?,
+                Part::Outline => source.get("version").map(|_| any_document()),
+            };
             let before = match document {
                 Some(document) => {
                     Some(Stored { version: Version(field(source, "version")?), document: document.into() })
                 }
                 None => None,
             };
-            let mark = source.get("mark").map(read_mark).transpose()?;
+            let mark = source.get("mark").map(|mark| read_mark(mark, part)).transpose()?;
             if before.is_none() && mark.is_none() && source.get(ABSENT) != Some(&true.into()) {
                 return Err("it holds neither a document nor the mark of an intent".to_owned());
             }
@@ -204,6 +220,10 @@ fn read_document(object: &Value, kind: Option<Kind>) -> Result<Option<Document>>
     }))
 }
 
+fn any_document() -> Document {
+    Document::Chunk(Chunk { bytes: Arc::default() })
+}
+
 fn read_bytes(value: &Value) -> Result<Arc<[u8]>> {
     if let Some(text) = value.get("text").and_then(Value::as_str) {
         return Ok(text.as_bytes().into());
@@ -211,7 +231,7 @@ fn read_bytes(value: &Value) -> Result<Arc<[u8]>> {
     Ok(BASE64.decode(text(value, "base64")?).map_err(|error| format!("field base64: {error}"))?.into())
 }
 
-fn read_mark(mark: &Value) -> Result<Mark> {
+fn read_mark(mark: &Value, part: Part) -> Result<Mark> {
     let intent = IntentId {
         session: field::<SessionId>(mark, "session")?,
         slot: field(mark, "slot")?,
@@ -219,7 +239,10 @@ fn read_mark(mark: &Value) -> Result<Mark> {
     };
     let change = match text(mark, "change")? {
         "put" => {
-            let after = mark.get("after").map_or(Ok(None), |after| read_document(after, None))?;
+            let after = match part {
+                Part::Whole => mark.get("after").map_or(Ok(None), |after| read_document(after, None))?,
+                Part::Outline => Some(any_document()),
+            };
             MarkChange::Put(Box::new(after.ok_or("the mark's field after holds no document")?))
         }
         "delete" => MarkChange::Delete,
@@ -253,8 +276,25 @@ mod tests {
 
     fn survives(key: &CellKey, cell: &Cell) {
         let text = serde_json::to_string(&write(key, cell)).unwrap();
-        let read = read(key, &serde_json::from_str(&text).unwrap(), Version(7));
-        assert_eq!(read.as_ref(), Ok(cell), "{text}");
+        let source: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read(key, &source, Version(7), Part::Whole).as_ref(), Ok(cell), "{text}");
+        if let Cell::Document(document) = cell {
+            let outline = read(key, &outline(&source), Version(7), Part::Outline);
+            assert_eq!(outline, Ok(Cell::Document(document.outline(&any_document()))), "{text}");
+        }
+    }
+
+    /// What a server sends of a document of which these fields are asked for.
+    fn outline(source: &Value) -> Value {
+        let mut sent = json!({});
+        for field in OUTLINE {
+            let Some(value) = source.pointer(&format!("/{}", field.replace('.', "/"))) else { continue };
+            match field.split_once('.') {
+                Some((object, field)) => sent[object][field] = value.clone(),
+                None => sent[field] = value.clone(),
+            }
+        }
+        sent
     }
 
     fn chunk(bytes: &[u8]) -> Document {
@@ -321,7 +361,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let key = CellKey::Document(Key::Node(Ino(1)));
-        let at = |source: Value| read(&key, &source, Version(1)).unwrap_err();
+        let at = |source: Value| read(&key, &source, Version(1), Part::Whole).unwrap_err();
         let own = sort_key(&key);
         assert!(at(json!({})).starts_with("field key"));
         assert!(at(json!({ "key": "00" })).contains("another key"));

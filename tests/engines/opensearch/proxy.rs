@@ -4,6 +4,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
@@ -28,19 +29,22 @@ struct Life {
 pub(super) struct Proxy {
     pub(super) port: u16,
     life: Arc<Mutex<Life>>,
+    /// How many bytes the server has answered with.
+    answered: Arc<AtomicU64>,
 }
 
 impl Proxy {
     /// Before the server at this port of this host.
     pub(super) fn before(server: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let proxy = Self { port: listener.local_addr().unwrap().port(), life: Arc::default() };
-        let life = Arc::clone(&proxy.life);
+        let (life, answered) = Default::default();
+        let proxy = Self { port: listener.local_addr().unwrap().port(), life, answered };
+        let (life, answered) = (Arc::clone(&proxy.life), Arc::clone(&proxy.answered));
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (client, life) = (client.unwrap(), Arc::clone(&life));
+                let (client, life, answered) = (client.unwrap(), Arc::clone(&life), Arc::clone(&answered));
                 // Whoever is cut off loses the connection; that is all that a thread has to say.
-                thread::spawn(move || serve(client, server, &life));
+                thread::spawn(move || serve(client, server, &life, &answered));
             }
         });
         proxy
@@ -55,9 +59,14 @@ impl Proxy {
     pub(super) fn revive(&self) -> bool {
         std::mem::take(&mut *self.life.lock()).is_over
     }
+
+    /// With how many bytes the server has answered since this was asked last.
+    pub(super) fn answered(&self) -> u64 {
+        self.answered.swap(0, Ordering::Relaxed)
+    }
 }
 
-fn serve(client: TcpStream, server: u16, life: &Mutex<Life>) -> Option<()> {
+fn serve(client: TcpStream, server: u16, life: &Mutex<Life>, answered: &AtomicU64) -> Option<()> {
     client.set_nodelay(true).ok()?;
     let behind = TcpStream::connect(("127.0.0.1", server)).ok()?;
     behind.set_nodelay(true).ok()?;
@@ -81,6 +90,7 @@ fn serve(client: TcpStream, server: u16, life: &Mutex<Life>) -> Option<()> {
         }
         behind.write_all(&request).ok()?;
         let answer = message(&mut answers, request.starts_with(b"HEAD "))?;
+        answered.fetch_add(answer.len() as u64, Ordering::Relaxed);
         if ends.is_some() {
             return None;
         }

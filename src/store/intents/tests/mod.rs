@@ -5,6 +5,7 @@ mod compared;
 mod crashes;
 mod faults;
 mod granted;
+mod keys;
 mod known;
 mod late;
 mod later;
