@@ -97,6 +97,7 @@ fn it_does_what_every_engine_must() {
     let Some(server) = SearchServer::start("opensearch") else { return };
     conforms(&server);
     keys_are_listed_without_bytes(&server.url("keys"));
+    only_a_full_disk_is_no_space(&server.url("blocked"));
 }
 
 fn conforms(server: &SearchServer) {
@@ -130,6 +131,30 @@ fn keys_are_listed_without_bytes(url: &str) {
     assert_eq!(keys, page.into_iter().map(|(key, _)| key).collect::<Vec<_>>());
     assert!((1..CHUNKS * 1024).contains(&without), "{without} of {with_bytes}");
     eprintln!("{CHUNKS} chunks of {CHUNK_BYTES}: {with_bytes} bytes with their documents, {without} without");
+}
+
+/// The server sets the one block by itself when its disk is nearly full, and people set the other.
+fn only_a_full_disk_is_no_space(url: &str) {
+    let (_, at) = url.split_once('+').unwrap();
+    let store = AsSession::empty(url);
+    let block = |block: &str, set: &str| {
+        curl(&[
+            "-XPUT",
+            &format!("{at}-node/_settings"),
+            "-d",
+            &format!(r#"{{"index.blocks.{block}": {set}}}"#),
+        ]);
+    };
+    let change = || store.commit(&Commit::new().put(Key::Node(Ino(7)), conformance::directory(0)));
+    block("read_only_allow_delete", "true");
+    let full = change();
+    assert!(matches!(&full, Err(CommitError::Store(StoreError::NoSpace))), "{full:?}");
+    block("read_only_allow_delete", "null");
+    block("write", "true");
+    let refused = change().unwrap_err().to_string();
+    assert!(refused.contains("FORBIDDEN/8/index write (api)"), "{refused}");
+    block("write", "null");
+    change().unwrap();
 }
 
 /// What programs meet: two mounts of one volume, and one that nobody else recovers.
@@ -185,14 +210,16 @@ fn nothing_is_left(url: &str) {
     }
 }
 
+/// What people do to a cluster by hand.
+fn curl(arguments: &[&str]) {
+    let json = ["-sSf", "-H", "Content-Type: application/json"];
+    let done = Command::new("curl").args(json).args(arguments).output().unwrap();
+    assert!(done.status.success(), "curl {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
 /// Indices on which the promises do not hold any more: nobody is let in, and is told which one and why.
 fn what_someone_has_changed_is_refused(url: &str) {
     let (_, at) = url.split_once('+').unwrap();
-    let curl = |arguments: &[&str]| {
-        let json = ["-sSf", "-H", "Content-Type: application/json"];
-        let done = Command::new("curl").args(json).args(arguments).output().unwrap();
-        assert!(done.status.success(), "curl {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
-    };
     let open = |allow_weak| {
         let patience = Duration::from_secs(5);
         let options = Options { password: None, allow_weak, patience };

@@ -318,11 +318,27 @@ fn refused(reply: &Reply) -> Option<StoreError> {
     let kind = reply.body.pointer("/error/type").and_then(Value::as_str).unwrap_or_default();
     match (reply.status, kind) {
         (401, _) => Some(engine("logging in", "the server refuses the user or the password".to_owned())),
-        // A disk that is nearly full: the servers then let nothing be added.
-        (403 | TOO_MANY, "cluster_block_exception") => Some(StoreError::NoSpace),
+        (403 | TOO_MANY, BLOCKED) => Some(blocked("asking the server", reply)),
         (403, _) => Some(engine("asking the server", explain(reply))),
         _ => None,
     }
+}
+
+/// What the servers call it if they refuse what they would do for others, or at other times.
+pub(super) const BLOCKED: &str = "cluster_block_exception";
+
+/// Why a server with such a block refuses. When its disk is nearly full it lets nothing be changed; all other blocks are
+/// set by people, who are to read which one it is.
+pub(super) fn blocked(what: impl Into<String>, reply: &Reply) -> StoreError {
+    let reason = reply.body.pointer("/error/reason").and_then(Value::as_str).unwrap_or_default();
+    // It sets the same block that people set as `read_only_allow_delete`.
+    if ["disk usage", "read-only-allow-delete", "read-only / allow delete"]
+        .iter()
+        .any(|said| reason.contains(said))
+    {
+        return StoreError::NoSpace;
+    }
+    engine(what, explain(reply))
 }
 
 /// What the server says of an error.
@@ -402,9 +418,26 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_no_space() {
-        let body = json!({ "error": { "type": "cluster_block_exception", "reason": "flood stage" } });
-        assert!(matches!(refused(&Reply { status: 429, body }), Some(StoreError::NoSpace)));
+    fn a_full_disk_is_no_space_and_an_index_that_someone_has_blocked_is_not() {
+        let blocked = |status, block: &str| {
+            let reason = format!("index [lockwood-entry] blocked by: [{block}];");
+            let body = json!({ "error": { "type": BLOCKED, "reason": reason } });
+            refused(&Reply { status, body })
+        };
+        for (status, block) in [
+            (
+                429,
+                "TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has read-only-allow-delete block",
+            ),
+            (403, "FORBIDDEN/12/index read-only / allow delete (api)"),
+        ] {
+            assert!(matches!(blocked(status, block), Some(StoreError::NoSpace)), "{block}");
+        }
+        for block in ["FORBIDDEN/8/index write (api)", "FORBIDDEN/5/index read-only (api)"] {
+            let refused = blocked(403, block);
+            assert!(matches!(&refused, Some(StoreError::Engine { .. })), "{refused:?}");
+            assert!(refused.is_some_and(|refused| refused.to_string().contains(block)), "{block}");
+        }
         assert!(refused(&Reply { status: 429, body: Value::Null }).is_none());
         assert!(matches!(
             refused(&Reply { status: 401, body: Value::Null }),

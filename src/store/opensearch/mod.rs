@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use self::link::{Failed, Link, Reply, Request, Sent, engine, explain};
+use self::link::{BLOCKED, Failed, Link, Reply, Request, Sent, blocked, engine, explain};
 use self::source::Part;
 use super::cells::{
     Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, ListedCell,
@@ -246,13 +246,14 @@ fn unanswered(failed: Failed) -> CasError {
 /// What became of a write that was answered.
 fn written(key: &CellKey, status: u16, body: &Value) -> Result<Version, CasError> {
     let reply = || Reply { status, body: body.clone() };
+    let changing = || format!("changing {}", shown(key));
     let kind = body.pointer("/error/type").and_then(Value::as_str).unwrap_or_default();
     match status {
         200 | 201 => version(body).map_err(|cause| StoreError::Damaged { key: shown(key), cause }.into()),
         // A deletion that finds nothing is answered so even where a version was to be compared.
         409 | 404 if kind != "index_not_found_exception" => Err(CasError::Conflict),
-        403 | 429 if kind == "cluster_block_exception" => Err(StoreError::NoSpace.into()),
-        400..=499 => Err(engine(format!("changing {}", shown(key)), explain(&reply())).into()),
+        403 | 429 if kind == BLOCKED => Err(blocked(changing(), &reply()).into()),
+        400..=499 => Err(engine(changing(), explain(&reply())).into()),
         _ => Err(CasError::Unknown(explain(&reply()))),
     }
 }
@@ -312,8 +313,13 @@ mod tests {
         assert!(matches!(of(404, json!({ "result": "not_found" })), Err(CasError::Conflict)));
         let missing = json!({ "error": { "type": "index_not_found_exception" } });
         assert!(matches!(of(404, missing), Err(CasError::Store(StoreError::Engine { .. }))));
-        let full = json!({ "error": { "type": "cluster_block_exception" } });
-        assert!(matches!(of(429, full), Err(CasError::Store(StoreError::NoSpace))));
+        let blocked =
+            |reason: &str| json!({ "error": { "type": "cluster_block_exception", "reason": reason } });
+        let full =
+            of(429, blocked("blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark]"));
+        assert!(matches!(full, Err(CasError::Store(StoreError::NoSpace))));
+        let by_someone = of(403, blocked("blocked by: [FORBIDDEN/8/index write (api)]"));
+        assert!(matches!(by_someone, Err(CasError::Store(StoreError::Engine { .. }))));
         assert!(matches!(of(503, Value::Null), Err(CasError::Unknown(_))));
     }
 
