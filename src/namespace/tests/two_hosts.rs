@@ -140,6 +140,7 @@ fn a_file_that_one_host_lets_grow_and_another_removes_leaves_nothing() {
         });
     }
     other.end().unwrap();
+    drop(other); // Which waits until the objects that it has replaced are gone.
     world.finish();
 }
 
@@ -165,6 +166,7 @@ fn append_from_both(record: usize, times: usize) {
     }
     assert_eq!(whole(&world, f), bytes);
     other.end().unwrap();
+    drop(other); // Which waits until the objects that it has replaced are gone.
     world.finish();
 }
 
@@ -197,6 +199,7 @@ fn what_one_host_has_written_the_other_may_overwrite_cut_and_extend() {
     assert_eq!(whole(&world, f), bytes);
     assert_eq!(whole(&other, f), bytes);
     other.end().unwrap();
+    drop(other); // Which waits until the objects that it has replaced are gone.
     world.finish();
 }
 
