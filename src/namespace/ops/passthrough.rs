@@ -284,12 +284,13 @@ fn host_error(error: std::io::Error) -> NamespaceError {
 /// When the store fails; the next mount does it again.
 pub(in crate::namespace) fn recover(store: &dyn Store, contents: &Contents) -> Result<()> {
     let Some(files) = contents.backing() else { return Ok(()) };
-    let mut damaged = Vec::new();
+    let (mut caught_up, mut damaged) = (false, Vec::new());
     for ino in files.left_ahead()?.into_iter().map(Ino) {
         match left_by_kernel(store, files, ino) {
             Ok(None) => {}
             Ok(Some(delta)) => {
                 store.commit(&Commit::new().merge(Key::Node(ino), delta))?;
+                caught_up = true;
             }
             Err(error) => {
                 log::error!(
@@ -298,6 +299,11 @@ pub(in crate::namespace) fn recover(store: &dyn Store, contents: &Contents) -> R
                 damaged.push(ino);
             }
         }
+    }
+    if caught_up {
+        // Of what was written with O_SYNC the marks are all that a power cut leaves, until the nodes say it there too.
+        contents.sync_names()?;
+        store.sync()?;
     }
     files.none_left_ahead()?;
     for ino in damaged {
