@@ -11,7 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use lockwood::content::CHUNK_BYTES;
-use lockwood::document::{Chunk, Document, Ino, Key, SessionId, Stored, Version};
+use lockwood::document::{
+    Chunk, Document, Entry, FileKind, Ino, Key, Kind, LockRecord, Name, SessionId, Stored, Version,
+};
+use lockwood::store::cells::{Cell, CellKey, Listed};
 use lockwood::store::opensearch::{self, Options};
 use lockwood::store::{
     Capabilities, Commit, CommitError, Intents, Range, Reader, Scan, ScanItem, Start, Store, StoreCounters,
@@ -98,6 +101,7 @@ fn it_does_what_every_engine_must() {
     conforms(&server);
     keys_are_listed_without_bytes(&server.url("keys"));
     only_a_full_disk_is_no_space(&server.url("blocked"));
+    documents_of_others_are_passed_over(&server.url("others"));
 }
 
 fn conforms(server: &SearchServer) {
@@ -155,6 +159,44 @@ fn only_a_full_disk_is_no_space(url: &str) {
     assert!(refused.contains("FORBIDDEN/8/index write (api)"), "{refused}");
     block("write", "null");
     change().unwrap();
+}
+
+/// Somebody has put documents into the indices, more than one page of them and before all that is Lockwood's, and a copy of
+/// an entry under an id of his own.
+fn documents_of_others_are_passed_over(url: &str) {
+    const OTHERS: u32 = 1100;
+    let (_, at) = url.split_once('+').unwrap();
+    let store = AsSession::empty(url);
+    let intents = store.intents().unwrap();
+    let entry = Key::Entry(Ino::ROOT, Name::new(b"a").unwrap());
+    let file = Document::Entry(Entry { ino: Ino(2), kind: FileKind::Regular });
+    store.commit(&Commit::new().put(entry.clone(), file)).unwrap();
+    let lock = CellKey::Lock("%2Fa".into());
+    let record = LockRecord { path: b"/a".into(), holders: Vec::new(), waiters: Vec::new() };
+    intents.cells().cas(&lock, None, Some(Cell::Lock(record))).unwrap();
+    for index in ["entry", "lock", "session", "intent"] {
+        let lines = (0..OTHERS).map(|i| format!("{{\"index\":{{}}}}\n{{\"key\":\"!{i}\"}}\n"));
+        let bulk = format!("{at}-{index}/_bulk");
+        curl(&["-XPOST", &bulk, "-o", "/dev/null", "--data-binary", &lines.collect::<String>()]);
+    }
+    let key: String = entry.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+    for (id, key) in [("copy", &*key), ("note", "0000000000000001a note")] {
+        let copy = format!(r#"{{"key": "{key}", "version": 1, "entry": {{"ino": 3, "kind": "regular"}}}}"#);
+        curl(&["-XPUT", &format!("{at}-entry/_doc/{id}"), "-d", &copy]);
+    }
+    for range in [Range::All(Kind::Entry), Range::Entries(Ino::ROOT)] {
+        let page = store.scan(&Scan { range, start: Start::First, limit: 10 }).unwrap();
+        let found: Vec<_> =
+            page.into_iter().map(|(key, stored)| (key, stored.map(|stored| stored.document))).collect();
+        assert!(matches!(&found[..], [(key, Ok(_))] if *key == entry), "{range:?}: {found:?}");
+    }
+    let sessions = Scan { range: Range::All(Kind::Session), start: Start::First, limit: 10 };
+    assert!(store.scan(&sessions).unwrap().is_empty());
+    let listed = |what| intents.cells().list(what).unwrap();
+    assert!(matches!(&listed(Listed::Locks)[..], [(key, Ok(_))] if *key == lock));
+    let slots = listed(Listed::Slots);
+    assert_eq!(slots.len(), usize::from(intents.per_session()));
+    assert!(slots.iter().all(|(_, slot)| slot.is_ok()));
 }
 
 /// What programs meet: two mounts of one volume, and one that nobody else recovers.

@@ -324,7 +324,7 @@ fn refused(reply: &Reply) -> Option<StoreError> {
     }
 }
 
-/// What the servers call it if they refuse what they would do for others, or at other times.
+/// The type of the error where an index, or the cluster, is blocked.
 pub(super) const BLOCKED: &str = "cluster_block_exception";
 
 /// Why a server with such a block refuses. When its disk is nearly full it lets nothing be changed; all other blocks are

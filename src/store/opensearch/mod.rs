@@ -22,6 +22,7 @@ mod open;
 mod pages;
 mod source;
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -55,6 +56,8 @@ const READ_AT_ONCE: usize = 100;
 /// The cells of one volume.
 pub struct OpenSearchCells {
     link: Link,
+    /// Whether documents were met that are none of Lockwood's. That is said once.
+    has_met_others: AtomicBool,
 }
 
 /// The version of a document with this sequence number under this primary term. No two writes of an index have the same.

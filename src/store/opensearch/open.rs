@@ -1,6 +1,7 @@
 //! Opening and formatting: what a cluster must be like to be a store, and whether there is a volume.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -208,7 +209,7 @@ fn connect(url: &str, options: &Options) -> Result<OpenSearchCells, OpenError> {
         let found = format!("{distribution} {number}");
         return Err(OpenError::Server { server, found, wanted: wanted.name(), release });
     }
-    Ok(OpenSearchCells { link })
+    Ok(OpenSearchCells { link, has_met_others: AtomicBool::new(false) })
 }
 
 /// What kind of server this is, and its release. The distribution of Elasticsearch that is published for tests has no page

@@ -1,6 +1,11 @@
 //! Pages of documents, and lists of all: by a search, behind a refresh that was asked for when the reading began.
+//!
+//! What is hard: anybody can put documents into an index that are none of ours, and a listing that they ended would
+//! stop more than whoever put them there: no session joins, or is recovered, that cannot list the others. So they are
+//! passed over.
 
 use std::ops::Bound;
+use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::{Value, json};
 
@@ -65,17 +70,13 @@ impl OpenSearchCells {
             let mut page = Vec::with_capacity(hits.len());
             let mut is_whole = hits.len() < limit;
             for hit in &hits {
-                let bytes = key_of(hit)?;
-                let key = Key::decode(kind, &bytes).ok_or_else(|| StoreError::Damaged {
-                    key: format!("{}:{}", kind.name(), ids::hex(&bytes)),
-                    cause: "it is no key of its kind".to_owned(),
-                })?;
-                if !pager.admits(page.len(), &key) {
+                let decode = |bytes: &[u8]| Key::decode(kind, bytes).map(CellKey::Document);
+                let Some(cell_key @ CellKey::Document(key)) = &self.own(hit, decode) else { continue };
+                if !pager.admits(page.len(), key) {
                     is_whole = true;
                     break;
                 }
-                let found = Self::found(&CellKey::Document(key.clone()), hit, part);
-                page.push((key, found));
+                page.push((key.clone(), Self::found(cell_key, hit, part)));
             }
             if is_whole {
                 return Ok(page);
@@ -113,27 +114,31 @@ impl OpenSearchCells {
         loop {
             let hits = self.search(ids::INTENT, &keys, Part::Whole, PAGE)?;
             for hit in &hits {
-                let bytes = key_of(hit)?;
-                let Some(key) = slot_key(&bytes) else { continue };
+                let Some(key) = self.own(hit, slot_key) else { continue };
                 let found = Self::found(&key, hit, Part::Whole);
                 listed.push((key, found));
-                keys = json!({ "gt": ids::hex(&bytes) });
             }
-            if hits.len() < PAGE {
-                return Ok(listed);
+            match hits.last() {
+                // Behind the last one, whoever has put it there.
+                Some(last) if hits.len() >= PAGE => keys = json!({ "gt": last.pointer("/sort/0") }),
+                _ => return Ok(listed),
             }
         }
     }
-}
 
-/// The key of a document that a search has found.
-fn key_of(hit: &Value) -> Result<Vec<u8>, StoreError> {
-    let id = || hit.get("_id").map(Value::to_string).unwrap_or_default();
-    let text = hit.pointer("/_source/key").and_then(Value::as_str);
-    text.and_then(ids::unhex).ok_or_else(|| StoreError::Damaged {
-        key: id(),
-        cause: "its field key is missing, or none".to_owned(),
-    })
+    /// The key of a document that a search has found, if it is there that one is read which has this key.
+    fn own(&self, hit: &Value, decode: impl Fn(&[u8]) -> Option<CellKey>) -> Option<CellKey> {
+        let text = |pointer: &str| hit.pointer(pointer).and_then(Value::as_str);
+        let key = text("/_source/key").and_then(ids::unhex).and_then(|bytes| decode(&bytes));
+        let own = key.filter(|key| text("/_id") == Some(&*ids::id(key)));
+        if own.is_none() && !self.has_met_others.swap(true, Relaxed) {
+            let (index, id) = (text("/_index").unwrap_or_default(), text("/_id").unwrap_or_default());
+            log::warn!(
+                "the document {id:?} in the index {index} is none of Lockwood's; it is passed over, and so are others"
+            );
+        }
+        own
+    }
 }
 
 /// A lock document as a lock.
