@@ -215,9 +215,10 @@ impl Recoverer {
         }
         // Read after the slots were seen: a session's document is made before its slots.
         let keys: Vec<CellKey> = strays.keys().map(|session| key(*session)).collect();
-        let found = self.store.insist(|| self.store.cells.read_many(&keys))?;
+        let found = self.store.insist(|| self.store.cells.read_each(&keys))?;
         let now = self.store.clock.now();
-        let mut has_document = found.iter().map(Option::is_some);
+        // A document that is damaged is one all the same.
+        let mut has_document = found.iter().map(|found| !matches!(found, Ok(None)));
         strays.retain(|_, _| !has_document.next().unwrap_or(true));
         observer.retain(|known| strays.contains_key(&known));
         let mut swept = Swept::default();
@@ -284,11 +285,13 @@ impl Recoverer {
         Ok(())
     }
 
-    /// Those of these sessions that there still are, each as it was at some instant.
+    /// Those of these sessions that there still are, each as it was at some instant. One that is damaged is left to
+    /// `lockwood check`.
     fn known(&self, sessions: &[SessionId]) -> Result<Vec<(Session, StoredCell)>, StoreError> {
         let keys: Vec<CellKey> = sessions.iter().copied().map(key).collect();
-        let found = self.store.insist(|| self.store.cells.read_many(&keys))?;
-        Ok(found.into_iter().flatten().filter_map(|found| Some((session(&found)?, found))).collect())
+        let found = self.store.insist(|| self.store.cells.read_each(&keys))?;
+        let there = found.into_iter().filter_map(|found| found.ok().flatten());
+        Ok(there.filter_map(|found| Some((session(&found)?, found))).collect())
     }
 
     /// All sessions, each as it was at some instant. One that is damaged is left to `lockwood check`.

@@ -416,21 +416,25 @@ impl SharedLocks {
         documents
     }
 
-    /// The claims of a document that are ghosts.
+    /// The claims of a document that are ghosts. Those of a session whose document is damaged are none: nobody knows
+    /// whether it lives, so they are waited for like others.
     fn ghosts(&self, record: &LockRecord) -> Result<Vec<OpId>, StoreError> {
         let own = self.standing.session();
         let sessions: Vec<SessionId> =
             record::sessions(record).into_iter().filter(|session| *session != own).collect();
         let keys: Vec<_> = sessions.iter().map(|session| session::key(*session)).collect();
-        let found = self.store.insist(|| self.store.cells.read_many(&keys))?;
+        let found = self.store.insist(|| self.store.cells.read_each(&keys))?;
         let mut ghosts = Vec::new();
         for claim in record::claims(record).map(record::op_of) {
             let is_ghost = if claim.session == own {
                 !self.standing.runs(claim.number)
             } else {
                 let at = sessions.binary_search(&claim.session).ok();
-                let cell = at.and_then(|at| found.get(at)).and_then(Option::as_ref);
-                is_ghost(claim, session::in_cell(claim.session, cell)?)
+                match at.and_then(|at| found.get(at)) {
+                    Some(Ok(cell)) => session::in_cell(claim.session, cell.as_ref())
+                        .is_ok_and(|session| is_ghost(claim, session)),
+                    Some(Err(_)) | None => false,
+                }
             };
             if is_ghost {
                 ghosts.push(claim);

@@ -1,6 +1,7 @@
 //! Sessions and shared locks over cells in memory, with a clock that the test drives and requests that fail as it says.
 
 mod at_once;
+mod damaged;
 mod joining;
 mod kept;
 mod observing;

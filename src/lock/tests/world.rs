@@ -89,6 +89,8 @@ pub(super) struct Faulty {
     state: Mutex<State>,
     /// Called before each request with its number from 0; not while it runs itself.
     before: Mutex<Option<Hook>>,
+    /// The cell under this key does not decode.
+    damaged: Mutex<Option<CellKey>>,
 }
 
 #[derive(Default)]
@@ -103,7 +105,20 @@ struct State {
 
 impl Faulty {
     pub(super) fn new(inner: &Arc<MemoryCells>) -> Arc<Self> {
-        Arc::new(Self { inner: Arc::clone(inner), state: Mutex::default(), before: Mutex::default() })
+        let (state, before, damaged) = Default::default();
+        Arc::new(Self { inner: Arc::clone(inner), state, before, damaged })
+    }
+
+    /// From now on, the cell under this key does not decode.
+    pub(super) fn damage(&self, key: CellKey) {
+        *self.damaged.lock() = Some(key);
+    }
+
+    fn whole(&self, key: &CellKey) -> Result<(), StoreError> {
+        if self.damaged.lock().as_ref() != Some(key) {
+            return Ok(());
+        }
+        Err(StoreError::Damaged { key: format!("{key:?}"), cause: "a test wants it".to_owned() })
     }
 
     /// From now on, the request number `at` (from 0) goes wrong.
@@ -169,11 +184,12 @@ impl Faulty {
 
 impl Cells for Faulty {
     fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
-        self.read_as(|| self.inner.read(key))
+        self.read_as(|| self.whole(key).and_then(|()| self.inner.read(key)))
     }
 
     fn read_many(&self, keys: &[CellKey]) -> Result<Vec<Option<StoredCell>>, StoreError> {
-        self.read_as(|| self.inner.read_many(keys))
+        let whole = || keys.iter().try_for_each(|key| self.whole(key));
+        self.read_as(|| whole().and_then(|()| self.inner.read_many(keys)))
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScannedCell>, StoreError> {

@@ -84,6 +84,9 @@ pub type ScannedCell = (Key, Result<StoredCell, StoreError>);
 /// One of those that are listed, or how it is damaged.
 pub type ListedCell = (CellKey, Result<StoredCell, StoreError>);
 
+/// What was found under a key, or how it is damaged.
+pub type Looked = Result<Option<StoredCell>, StoreError>;
+
 /// What was read of several cells.
 pub type Found = Result<Vec<Option<StoredCell>>, StoreError>;
 
@@ -116,6 +119,22 @@ pub trait Cells: Send + Sync {
     /// As the engine fails.
     fn read_many(&self, keys: &[CellKey]) -> Result<Vec<Option<StoredCell>>, StoreError> {
         keys.iter().map(|key| self.read(key)).collect()
+    }
+
+    /// The same, where one that is damaged must hide none of the others.
+    ///
+    /// # Errors
+    /// As the engine fails.
+    fn read_each(&self, keys: &[CellKey]) -> Result<Vec<Looked>, StoreError> {
+        let alone = |key: &CellKey| match self.read(key) {
+            Err(error) if !matches!(error, StoreError::Damaged { .. }) => Err(error),
+            looked => Ok(looked),
+        };
+        match self.read_many(keys) {
+            // That costs a request for each, and is rare.
+            Err(StoreError::Damaged { .. }) => keys.iter().map(alone).collect(),
+            found => Ok(found?.into_iter().map(Ok).collect()),
+        }
     }
 
     /// One page of the documents of a range, as [`Reader::scan`](crate::store::Reader::scan) pages it, those with no
