@@ -45,7 +45,7 @@ use crate::ambient;
 use crate::content::Contents;
 use crate::document::{Ino, Node, SessionId, Timestamp, Version, Volume};
 use crate::lock::Locks;
-use crate::store::{Commit, CommitError, Granting, NodeRef, Store, StoreError};
+use crate::store::{Commit, CommitError, Granting, Need, NodeRef, Store, StoreError};
 
 pub use advisory::{AdvisoryCall, AdvisoryLocks, advisory_of_all};
 pub use collect::Collector;
@@ -217,7 +217,9 @@ impl Namespace {
         let make = || self.make_commit(commit, |commit| self.store.commit(commit));
         let version = match make() {
             // What makes room, or needs none to last, may have what was kept for it.
-            Err(NamespaceError::Store(StoreError::NoSpace)) if !commit.grows() && self.give_back_room() => {
+            Err(NamespaceError::Store(StoreError::NoSpace))
+                if commit.need() != Need::Lasting && self.give_back_room() =>
+            {
                 make()?
             }
             made => made?,

@@ -81,6 +81,17 @@ impl Write {
     }
 }
 
+/// For how long a commit needs room in the store. So near to a full disk may it be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// For as long as what it makes is there; or it may as well be left, and so is to take no room from others.
+    Lasting,
+    /// Until the store is tidied: it changes what is there.
+    Passing,
+    /// The same, and more is given back.
+    Less,
+}
+
 /// Checks and writes. Each key is written at most once.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Commit {
@@ -95,6 +106,8 @@ pub struct Commit {
     /// Whether nobody waits for any of the locks whose documents it writes, before it or after it. Then those who listen
     /// need not be told of them.
     pub unawaited: bool,
+    /// What it needs of the store's room, as far as that cannot be told from what it writes.
+    pub room: Option<Need>,
     /// The session that makes the change, on engines that many hosts share: it is refused unless the session's document
     /// says, at the instant of the change, that it is live.
     pub session: Option<SessionId>,
@@ -118,11 +131,41 @@ impl Commit {
     /// Whether the store needs lasting room for it: a new name, content or attribute. What takes a name away never does,
     /// nor what only changes documents that are there; it passes when the disk is full, so that room can be made.
     pub fn grows(&self) -> bool {
+        if let Some(need) = self.room {
+            return need == Need::Lasting;
+        }
         let removes = |write: &Write| matches!(write, Write::Delete(Key::Entry(..)));
         let adds = |write: &Write| {
             matches!(write, Write::Put(Key::Entry(..) | Key::Content(_) | Key::Xattr(..) | Key::Chunk(..), _))
         };
         self.writes.iter().any(adds) && !self.writes.iter().any(removes)
+    }
+
+    /// What it needs of the store's room.
+    pub fn need(&self) -> Need {
+        if let Some(need) = self.room {
+            return need;
+        }
+        let is_name = |write: &Write| matches!(write.key(), Key::Entry(..));
+        let removes = |write: &Write| matches!(write, Write::Delete(_));
+        // Who moves a name removes one, too.
+        let puts_name = self.writes.iter().any(|write| is_name(write) && !removes(write));
+        if self.grows() || self.keeps_access_times() {
+            Need::Lasting
+        } else if self.writes.iter().any(|write| removes(write) && !(puts_name && is_name(write))) {
+            Need::Less
+        } else {
+            Need::Passing
+        }
+    }
+
+    /// Whether it says when something was read, and no more.
+    fn keeps_access_times(&self) -> bool {
+        let is_time = |write: &Write| match write {
+            Write::Merge(_, delta) => *delta == NodeDelta { atime: delta.atime, ..NodeDelta::default() },
+            _ => false,
+        };
+        !self.writes.is_empty() && self.writes.iter().all(is_time)
     }
 
     /// About how many bytes the store takes for it, at most, until it is tidied.
@@ -176,6 +219,13 @@ impl Commit {
 
     fn tells_of_locks(&self) -> bool {
         self.told().any(|key| key.kind() == Kind::Lock)
+    }
+
+    /// Says what it needs of the store's room.
+    #[must_use]
+    pub fn needing(mut self, room: Need) -> Self {
+        self.room = Some(room);
+        self
     }
 
     /// Says which session makes the change.

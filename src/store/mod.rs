@@ -34,7 +34,7 @@ use crate::document::codec::CodecError;
 use crate::document::{Document, Ino, Key, Node, SessionId, Stored, Version};
 use crate::later::Later;
 
-pub use commit::{Check, Commit, CommitError, Write};
+pub use commit::{Check, Commit, CommitError, Need, Write};
 pub use notice::{Listener, Notice};
 pub use outage::Outage;
 pub(crate) use outage::Outages;

@@ -1,12 +1,15 @@
 //! A disk that is full: what does not fit is refused, what is there stays, and room that is made can be used.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
+use std::process::Command;
 
+use rustix::fs::{AtFlags, FallocateFlags, Timespec, Timestamps, fallocate, statvfs, syncfs, utimensat};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::common::{Mounted, lockwood, skipped, until};
+use crate::common::{Mounted, lockwood, run, skipped, until};
 
 const DISK: &std::ffi::CStr = c"size=200m";
 
@@ -46,6 +49,125 @@ fn disk_of(size: &std::ffi::CStr) -> Option<OnDisk> {
     lockwood([std::path::Path::new("format"), &mounted.store]).ok();
     mounted.mount("rw");
     Some(OnDisk { mounted, _disk: disk, _dir: dir })
+}
+
+/// A disk of ext4, in a file that takes no more than is written.
+fn ext4_disk(mib: u64) -> Option<OnDisk> {
+    let mut mounted = Mounted::unmounted()?;
+    let dir = tempfile::tempdir().unwrap();
+    let (image, place) = (dir.path().join("image"), dir.path().join("disk"));
+    File::create(&image).unwrap().set_len(mib << 20).unwrap();
+    fs::create_dir(&place).unwrap();
+    if Command::new("mkfs.ext4").arg("-V").output().is_err() {
+        skipped("needs mkfs.ext4");
+        return None;
+    }
+    run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image)).ok();
+    let attached = run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&place));
+    if attached.code != 0 {
+        skipped("needs loop devices");
+        return None;
+    }
+    let disk = Disk(place);
+    mounted.store = disk.0.join("store");
+    lockwood([std::path::Path::new("format"), &mounted.store]).ok();
+    mounted.mount("rw");
+    Some(OnDisk { mounted, _disk: disk, _dir: dir })
+}
+
+impl OnDisk {
+    /// Others take all that is not kept for the store, in a file beside it.
+    fn take_the_rest(&self) -> PathBuf {
+        let others = self._disk.0.join("others");
+        let file = File::create(&others).unwrap();
+        let asking = File::create(self.mounted.path("asking")).unwrap();
+        // What is still to be written may turn out to take less than was set aside for it.
+        syncfs(&file).unwrap();
+        let mut taken = 0;
+        until("the disk is full", || {
+            let room = statvfs(&self.mounted.mount_point).unwrap();
+            let more = room.f_bavail * room.f_frsize;
+            if more > 0 {
+                fallocate(&file, FallocateFlags::empty(), taken, more).unwrap();
+                taken += more;
+            }
+            more == 0
+        });
+        // The store may have seen plenty of room, and looks again before it gives so much.
+        let refused = fallocate(&asking, FallocateFlags::empty(), 0, 1 << 40).unwrap_err();
+        assert_eq!(refused, Errno::NOSPC);
+        fs::remove_file(self.mounted.path("asking")).unwrap();
+        others
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let room = statvfs(&self._disk.0).unwrap();
+        room.f_bavail * room.f_frsize
+    }
+}
+
+/// Documents of 4 KiB, of which a change takes that much in the journal.
+const LINKS: usize = 500;
+
+fn make_links(mounted: &Mounted) {
+    for n in 0..LINKS {
+        let text: String =
+            (n..).map(|i| format!("{:016x}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15))).take(255).collect();
+        std::os::unix::fs::symlink(text, mounted.path(&format!("l{n}"))).unwrap();
+    }
+}
+
+fn set_times(mounted: &Mounted, n: usize) -> io::Result<()> {
+    let time = Timespec { tv_sec: 1_000_000 + n as i64, tv_nsec: 0 };
+    let times = Timestamps { last_access: time, last_modification: time };
+    let path = mounted.path(&format!("l{}", n % LINKS));
+    Ok(utimensat(rustix::fs::CWD, &path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// The journal is kept for as long as something of it is in memory alone.
+#[test]
+fn what_changes_only_what_is_there_goes_on_and_on_when_the_disk_is_full() {
+    let Some(disk) = ext4_disk(1400) else { return };
+    let mounted = &disk.mounted;
+    make_links(mounted);
+    disk.take_the_rest();
+    for n in 0..35_000 {
+        set_times(mounted, n).unwrap_or_else(|e| panic!("{n} changes, {} free: {e}", disk.free_bytes()));
+    }
+    for n in 0..LINKS {
+        fs::remove_file(mounted.path(&format!("l{n}"))).unwrap();
+    }
+    mounted.assert_clean();
+}
+
+/// On a disk where the journal is larger than all that is kept for the store, changes end before removing does.
+#[test]
+fn what_makes_room_passes_when_changes_are_refused() {
+    let Some(mut disk) = small_disk() else { return };
+    make_links(&disk.mounted);
+    let path = |name: &str| disk.mounted.path(name);
+    fs::write(path("small"), [1; 3000]).unwrap();
+    fs::write(path("large"), vec![1; 1 << 20]).unwrap();
+    let others = disk.take_the_rest();
+    let refused = (0..100_000).find_map(|n| set_times(&disk.mounted, n).err()).expect("the disk is full");
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
+    let mut bytes = Vec::new();
+    File::open(path("small")).unwrap().read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, [1; 3000]);
+    for (name, len) in [("small", 1000), ("small", 0), ("large", 100_000), ("large", 0)] {
+        File::options().write(true).open(path(name)).unwrap().set_len(len).unwrap();
+    }
+    for n in 0..LINKS / 2 {
+        fs::remove_file(path(&format!("l{n}"))).unwrap();
+    }
+    disk.mounted.assert_clean();
+    fs::remove_file(others).unwrap();
+    fs::write(path("again"), b"room").unwrap();
+    for n in LINKS / 2..LINKS {
+        set_times(&disk.mounted, n).unwrap();
+    }
+    disk.mounted.remount();
+    disk.mounted.assert_clean();
 }
 
 /// Writes files of `len` bytes until one is refused. Returns how many were written and synced, and why it ended.

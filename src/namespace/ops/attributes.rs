@@ -8,7 +8,7 @@ use crate::document::{
 use crate::namespace::acl::{self, Acl};
 use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::{Caller, Namespace, NamespaceError, Result, privilege_bits};
-use crate::store::{Commit, NodeRef};
+use crate::store::{Commit, Need, NodeRef};
 
 use super::read::regular;
 use super::write::inline_blocks;
@@ -123,7 +123,10 @@ impl Namespace {
             node.atime = change.atime.map_or(node.atime, |t| t.resolve(now));
             node.mtime = change.mtime.map_or(node.mtime, |t| t.resolve(now));
             node.ctime = now;
-            let commit = commit.put(Key::Node(ino), Document::Node(node.clone()));
+            let mut commit = commit.put(Key::Node(ino), Document::Node(node.clone()));
+            if change.size.zip(old.regular()).is_some_and(|(size, regular)| size < regular.size) {
+                commit = commit.needing(Need::Less);
+            }
             let version = self.commit(&commit)?;
             // It has happened. Nothing from here on may fail, or make it happen again: by now others may have written more.
             if let (Some(size), Some(io)) = (shrunk, &mut io) {
@@ -178,7 +181,7 @@ impl Namespace {
             let blocks = file.allocated_blocks(blocks)?;
             let extent = Extent { size_at_least: 0, blocks, place: self.contents.place() };
             let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
-            let commit = Commit::new().merge(Key::Node(ino), delta);
+            let commit = Commit::new().merge(Key::Node(ino), delta).needing(Need::Less);
             // Other hosts count what they take from what the node says.
             self.commit(&if self.contents.is_shared() { commit.at(Key::Node(ino), version) } else { commit })
         });

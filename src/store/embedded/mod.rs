@@ -6,7 +6,7 @@
 //! 3. Reads must not pay for the tables: documents are kept decoded in [`cache`], which only commits change, and so are
 //!    directories that are known whole, in [`listings`].
 //! 4. A full disk must not leave the database half written: [`space`] refuses growth while there is still room for the
-//!    database's own work.
+//!    database's own work, and [`tables`] keeps that little.
 //! 5. A power cut tears the journal; it must open all the same, with all that was synced: [`journal`].
 //! 6. Versions never repeat, and the database must not be asked for tables too often: [`turn`].
 //! 7. Nobody may see a part of a commit, or wait because the database holds one up: [`instants`].
@@ -19,13 +19,13 @@ mod listings;
 pub mod open;
 pub mod owner;
 pub mod space;
+mod tables;
 mod turn;
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::{Mutex, MutexGuard};
 
 use self::cache::{DocumentCache, Fetched};
@@ -36,7 +36,6 @@ use self::turn::{ERA_SPACE, Turn};
 use super::commit::{Commit, CommitError};
 use super::scan::{Pager, bounds};
 use super::{Capabilities, Range, Reader, Scan, ScanItem, Start, Store, StoreCounters, StoreError, Write};
-use crate::ambient;
 use crate::document::codec;
 use crate::document::{Document, EntryPosition, Ino, Key, Kind, Stored, Version};
 use crate::store::counts::Counts;
@@ -87,10 +86,6 @@ pub struct EmbeddedStore {
     counts: Counts,
 }
 
-/// How long closing waits for the tables.
-const FLUSH_WAIT: Duration = Duration::from_secs(10);
-const FLUSH_POLL: Duration = Duration::from_millis(2);
-
 fn opening(error: fjall::Error) -> StoreError {
     engine_error("the database of the store does not open", error)
 }
@@ -133,7 +128,7 @@ impl EmbeddedStore {
         let eras = db.keyspace(ERA_SPACE, KeyspaceCreateOptions::default).map_err(opening)?;
         let turn = Turn::open(&eras, &spaces)?;
         let listings_bytes = tuning.document_cache_bytes / LISTINGS_SHARE;
-        Ok(Self {
+        let store = Self {
             dir: dir.to_owned(),
             db,
             spaces,
@@ -145,7 +140,9 @@ impl EmbeddedStore {
             space: SpaceGuard::new(dir)?,
             stopped: Stopped::default(),
             counts: Counts::default(),
-        })
+        };
+        store.measure();
+        Ok(store)
     }
 
     /// Closes the database. If all of it is in its tables then, the next opening has no journal to replay.
@@ -157,44 +154,6 @@ impl EmbeddedStore {
         let dir = self.dir.clone();
         drop(self);
         if is_all_in_tables { journal::clear(&dir) } else { Ok(()) }
-    }
-
-    /// Writes what is in memory to the tables. True if all that was ever committed is there then; it stays true for as long
-    /// as nobody commits.
-    ///
-    /// # Errors
-    /// The database's.
-    pub fn flush(&self) -> Result<bool, StoreError> {
-        self.sync()?;
-        self.start_flush()?;
-        // A database whose disk is full or gone never comes to an end. What is synced is in the journal anyway.
-        let begun = ambient::monotonic();
-        let spaces = || self.spaces.iter().chain([&self.eras]);
-        while spaces().any(|space| space.sealed_memtable_count() > 0) {
-            if begun.elapsed() > FLUSH_WAIT {
-                log::warn!(
-                    "the database has not flushed its memory; its journal is replayed when it is opened"
-                );
-                self.sync()?;
-                return Ok(false);
-            }
-            std::thread::sleep(FLUSH_POLL);
-        }
-        self.sync()?;
-        Ok(spaces().all(|space| space.tree.active_memtable().is_empty()))
-    }
-
-    /// Begins to write what is in memory to the tables, in the background.
-    ///
-    /// # Errors
-    /// The database's.
-    pub fn start_flush(&self) -> Result<(), StoreError> {
-        // All of them: the journal is kept for as long as one has something in memory.
-        self.spaces.iter().chain([&self.eras]).try_for_each(Self::send_to_table)
-    }
-
-    fn send_to_table(space: &Keyspace) -> Result<(), StoreError> {
-        space.rotate_memtable().map(drop).map_err(|e| engine_error("the database could not be flushed", e))
     }
 
     fn keyspace(&self, kind: Kind) -> &Keyspace {
@@ -400,7 +359,7 @@ impl Store for EmbeddedStore {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
         let mut turn = self.turn();
         self.stopped.refuse()?;
-        self.space.admit(commit)?;
+        self.admit(&mut turn, commit)?;
         let version = Version(turn.last + 1);
         let outcome = self.check(commit).and_then(|()| self.write(&mut turn, commit, version));
         if outcome.is_ok() {
@@ -409,7 +368,11 @@ impl Store for EmbeddedStore {
         drop(turn);
         self.listings.sweep();
         self.counts.committed(commit, &outcome);
-        for kind in outcome? {
+        let full = outcome?;
+        if !full.is_empty() {
+            self.measure();
+        }
+        for kind in full {
             if let Err(error) = Self::send_to_table(self.keyspace(kind)) {
                 // The commit was made; the store says at the next one that it has stopped.
                 self.failed(error);

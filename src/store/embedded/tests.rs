@@ -1,8 +1,12 @@
 //! The embedded engine: conformance, and what only an engine on disk has.
 
 use std::fs;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
+use super::tables::FLUSH_POLL;
 use super::*;
+use crate::ambient;
 use crate::document::{Content, Document, Entry, FileKind, Ino, Name};
 use crate::store::conformance::{self, directory};
 

@@ -61,4 +61,14 @@ impl Turn {
         }
         is_full
     }
+
+    /// At most so many bytes are to go to tables still, beside what has been sent there already.
+    pub(super) fn in_memory_bytes(&self) -> u64 {
+        self.in_memory.iter().sum()
+    }
+
+    /// All is in tables.
+    pub(super) fn none_in_memory(&mut self) {
+        self.in_memory = Default::default();
+    }
 }
