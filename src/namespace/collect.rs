@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::{NamespaceError, Result};
 use crate::ambient;
@@ -25,9 +25,13 @@ use crate::store::{Commit, Range, Scan, Start, Store, StoreError};
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 const AGAIN_AFTER_MAX: Duration = Duration::from_secs(10);
 
+/// Who needs room waits no longer than this for what is being removed.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
+
 /// Removes backing files and chunks in the background.
 pub struct Collector {
     worker: Worker,
+    untried: Arc<Untried>,
     queue: Mutex<Option<Sender<Task>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -40,6 +44,13 @@ enum Task {
     Orphan(Ino),
     Sweep,
     SweepAfter(SessionId),
+}
+
+/// How many tasks were not tried yet.
+#[derive(Default)]
+struct Untried {
+    tasks: Mutex<usize>,
+    fewer: Condvar,
 }
 
 #[derive(Clone)]
@@ -85,13 +96,14 @@ pub(super) fn is_apart(node: &Node) -> bool {
 impl Collector {
     pub(super) fn start(store: Arc<dyn Store>, contents: Contents) -> Result<Self> {
         let worker = Worker { store, contents };
+        let untried = Arc::new(Untried::default());
         let (sender, receiver) = mpsc::channel();
         let thread = {
-            let worker = worker.clone();
-            ambient::spawn("lockwood-collect", move || worker.work(&receiver))
+            let (worker, untried) = (worker.clone(), Arc::clone(&untried));
+            ambient::spawn("lockwood-collect", move || worker.work(&receiver, &untried))
                 .map_err(|e| StoreError::io("starting the thread that collects", e))?
         };
-        Ok(Self { worker, queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+        Ok(Self { worker, untried, queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
     }
 
     /// Removes the backing files or chunks of an inode that has no node any more, soon.
@@ -115,11 +127,18 @@ impl Collector {
     }
 
     fn send(&self, task: Task) {
-        if let Some(queue) = &*self.queue.lock()
-            && queue.send(task).is_err()
-        {
+        let Some(queue) = &*self.queue.lock() else { return };
+        *self.untried.tasks.lock() += 1;
+        if queue.send(task).is_err() {
+            *self.untried.tasks.lock() -= 1;
             log::error!("the thread that collects is gone; what is left is collected by the next mount");
         }
+    }
+
+    /// Waits until what was asked for is done, or has failed, but not for long. The thread takes none of an operation's locks.
+    pub(super) fn wait_for_room(&self) {
+        let mut tasks = self.untried.tasks.lock();
+        let _ = self.untried.fewer.wait_while_for(&mut tasks, |tasks| *tasks > 0, ROOM_WAIT);
     }
 
     /// Removes an orphan at once, its documents included.
@@ -146,7 +165,7 @@ impl Drop for Collector {
 
 impl Worker {
     /// Does what it is asked for until nobody can ask any more.
-    fn work(&self, queue: &Receiver<Task>) {
+    fn work(&self, queue: &Receiver<Task>, untried: &Untried) {
         let (mut tasks, mut again_after) = (VecDeque::new(), AGAIN_AFTER);
         loop {
             let next = match tasks.is_empty() {
@@ -156,12 +175,16 @@ impl Worker {
             if matches!(next, Err(RecvTimeoutError::Disconnected)) {
                 break;
             }
+            let before = tasks.len();
             tasks.extend(next.into_iter().chain(queue.try_iter()));
+            let new = tasks.len() - before;
             let failed = match self.store.outage() {
                 // Its patience is for who cannot do without an answer; and the end of the mount waits for this thread.
                 Some(outage) => Some(outage.cause),
                 None => self.run(&mut tasks).err().map(|error| error.to_string()),
             };
+            *untried.tasks.lock() -= new;
+            untried.fewer.notify_all();
             match failed {
                 None => again_after = AGAIN_AFTER,
                 Some(cause) => {

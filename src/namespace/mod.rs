@@ -214,6 +214,29 @@ impl Namespace {
 
     /// Every change that an operation makes goes through here: when this returns, the other mounts of the process know.
     fn commit(&self, commit: &Commit) -> Result<Version> {
+        self.with_room(|| self.commit_if_room(commit))
+    }
+
+    /// Lets `bytes` of content pass if there is room for them, beside what the store needs for its own work.
+    fn admit_content(&self, bytes: u64) -> Result<()> {
+        self.with_room(|| Ok(self.store.admit_content(bytes)?))
+    }
+
+    /// Makes `attempt` once more if there was no room: that of a file which is gone is free when the collector has removed
+    /// its bytes, and may have become so just now.
+    fn with_room<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        match attempt() {
+            Err(NamespaceError::Store(StoreError::NoSpace)) => {
+                self.collector.wait_for_room();
+                self.store.forget_room();
+                attempt()
+            }
+            made => made,
+        }
+    }
+
+    /// As [`commit`](Self::commit), for whom it is not worth while to wait for room.
+    fn commit_if_room(&self, commit: &Commit) -> Result<Version> {
         let make = || self.make_commit(commit, |commit| self.store.commit(commit));
         let version = match make() {
             // What makes room, or needs none to last, may have what was kept for it.

@@ -51,7 +51,8 @@ fn disk_of(size: &std::ffi::CStr) -> Option<OnDisk> {
     Some(OnDisk { mounted, _disk: disk, _dir: dir })
 }
 
-/// A disk of ext4, in a file that takes no more than is written.
+/// A disk of ext4, in a file that takes no more than is written. Unlike tmpfs it takes time to free what
+/// a file had.
 fn ext4_disk(mib: u64) -> Option<OnDisk> {
     let mut mounted = Mounted::unmounted()?;
     let dir = tempfile::tempdir().unwrap();
@@ -168,6 +169,23 @@ fn what_makes_room_passes_when_changes_are_refused() {
     }
     disk.mounted.remount();
     disk.mounted.assert_clean();
+}
+
+/// The host frees what a large file had after the removal has returned.
+#[test]
+fn the_room_of_a_file_that_was_removed_can_be_used_at_once() {
+    let Some(disk) = ext4_disk(600) else { return };
+    let mounted = &disk.mounted;
+    let big = vec![7; 100 << 20];
+    for round in 0..3 {
+        fs::write(mounted.path("big"), &big).unwrap();
+        let others = disk.take_the_rest();
+        fs::remove_file(mounted.path("big")).unwrap();
+        fs::write(mounted.path("more"), &big[..1 << 20]).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        fs::remove_file(mounted.path("more")).unwrap();
+        fs::remove_file(others).unwrap();
+    }
+    mounted.assert_clean();
 }
 
 /// Writes files of `len` bytes until one is refused. Returns how many were written and synced, and why it ended.

@@ -89,7 +89,7 @@ impl Namespace {
             }
             let Some(source_file) = self.contents.find(from.0)? else { return Ok(None) };
             let (_, target) = self.live_node(to)?;
-            self.store.admit_content(len)?;
+            self.admit_content(len)?;
             let prepared = self.prepare(&to_pin, &mut to_io, to, &target, to_offset)?;
             let (file, under) = (&prepared.file, target.version());
             let copied = source_file.copy_to((from_offset, source_view), (file, to_offset, under), len);

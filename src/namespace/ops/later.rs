@@ -99,7 +99,7 @@ impl Namespace {
             return Err(StoreError::Fenced.into());
         }
         let len = data.len() as u64;
-        self.store.admit_content(len)?;
+        self.admit_content(len)?;
         let (_, node) = self.live_node(ino)?;
         self.require_here(ino, regular(&node)?.place)?;
         if (drop_privileges && privilege_bits(&node) != 0) || self.capability(ino, &node)?.is_some() {

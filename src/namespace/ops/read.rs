@@ -166,7 +166,7 @@ impl Namespace {
             return false;
         }
         let delta = NodeDelta { atime: Some(now), ..NodeDelta::default() };
-        if let Err(error) = self.commit(&Commit::new().merge(Key::Node(ino), delta)) {
+        if let Err(error) = self.commit_if_room(&Commit::new().merge(Key::Node(ino), delta)) {
             log::debug!("the access time of inode {ino} was not kept: {error}");
         }
         true

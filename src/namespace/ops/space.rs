@@ -42,7 +42,7 @@ impl Namespace {
         self.retry(|| {
             let (_, node) = self.live_node(ino)?;
             if allocation != Allocation::PunchHole {
-                self.store.admit_content(len)?;
+                self.admit_content(len)?;
             }
             // What is only reserved, or lies before what is zeroed, must read as zeros.
             let from = if keep_size { 0 } else { u64::MAX };

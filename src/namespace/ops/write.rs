@@ -157,7 +157,7 @@ impl Namespace {
             let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
             return Ok(self.commit_content(ino, node, stamp, commit, delta)?.1);
         }
-        self.store.admit_content(data.len() as u64)?;
+        self.admit_content(data.len() as u64)?;
         let prepared = self.prepare(pin, io, ino, node, offset)?;
         let written = prepared.file.stage_at(data, offset, node.version()).map_err(Into::into);
         self.finish(io, prepared, written.map(|()| end), stamp)
