@@ -147,6 +147,60 @@ pub(super) fn next_data(file: &File, start: u64, end: u64) -> io::Result<Option<
     }
 }
 
+/// The head of FIEMAP's request, and the one extent that is asked for: see the kernel's documentation of fiemap.
+#[repr(C)]
+#[derive(Default)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extent: FiemapExtent,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+/// `_IOWR('f', 11, struct fiemap)`, without its extents.
+const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
+/// Compressed, beside the inode, or shared with other files: to write there takes a new place.
+const EXTENT_MOVES: u32 = 0x0008 | 0x0200 | 0x2000;
+
+/// Whether all of `start..end` has a place on the disk of which it is the only user, be it written or reserved. Of a host
+/// that does not say so, all that is no hole has.
+pub(super) fn is_allocated(file: &File, start: u64, end: u64) -> io::Result<bool> {
+    let mut at = start;
+    while at < end {
+        let mut asked = Fiemap { start: at, length: end - at, extent_count: 1, ..Fiemap::default() };
+        // SAFETY: the descriptor is open while `file` is borrowed; the struct has room for the one extent that it says.
+        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut asked) } != 0 {
+            return match io::Error::last_os_error() {
+                error if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY)) => {
+                    Ok(seek_hole(file, start)? >= end)
+                }
+                error => Err(error),
+            };
+        }
+        let FiemapExtent { logical, length, flags, .. } = asked.extent;
+        let next = logical.saturating_add(length);
+        if asked.mapped_extents == 0 || logical > at || next <= at || flags & EXTENT_MOVES != 0 {
+            return Ok(false);
+        }
+        at = next;
+    }
+    Ok(true)
+}
+
 fn cannot_seek(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS))
 }

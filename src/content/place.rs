@@ -368,6 +368,17 @@ impl ContentFile {
         }
     }
 
+    /// Whether a range has its place on the disk already; see [`BackingFile::is_allocated`].
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn is_allocated(&self, offset: u64, len: u64) -> Result<bool, ContentError> {
+        match self {
+            Self::Backing(file) => file.is_allocated(offset, len),
+            Self::Chunks(_) => Ok(false),
+        }
+    }
+
     /// Makes a range read as zeros and frees its space, as the node in the version `under` lets it be planned.
     ///
     /// # Errors

@@ -39,6 +39,23 @@ impl BackingFile {
         Ok(())
     }
 
+    /// Whether a range has its place on the disk already, by writing or by [`allocate`](Self::allocate): to write there
+    /// takes no more.
+    ///
+    /// # Errors
+    /// `TooLarge`; the host's.
+    pub fn is_allocated(&self, offset: u64, len: u64) -> Result<bool, ContentError> {
+        for piece in self.cut().pieces(offset, range_end(offset, len)?) {
+            let Some(file) = self.descriptor_if_present(piece.index)? else { return Ok(false) };
+            let is_allocated = host::is_allocated(&file, piece.start, piece.start + piece.len)
+                .map_err(|error| self.failed("looking at the space of", piece.index, error))?;
+            if !is_allocated {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Makes a range read as zeros and frees its space where the host can.
     ///
     /// # Errors

@@ -135,7 +135,8 @@ impl Collector {
         }
     }
 
-    /// Waits until what was asked for is done, or has failed, but not for long. The thread takes none of an operation's locks.
+    /// Waits until what was asked for is done, or has failed, but not for long. The thread takes none of an operation's
+    /// locks.
     pub(super) fn wait_for_room(&self) {
         let mut tasks = self.untried.tasks.lock();
         let _ = self.untried.fewer.wait_while_for(&mut tasks, |tasks| *tasks > 0, ROOM_WAIT);

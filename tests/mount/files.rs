@@ -114,7 +114,7 @@ fn a_write_through_a_map_reaches_the_file_and_its_modification_time() {
 }
 
 /// Changes the first and the last byte.
-fn write_through_map(file: &File, len: usize) {
+pub(crate) fn write_through_map(file: &File, len: usize) {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new shared map of a file that is open for both, as long as the file is; nothing else is touched.
     let map =

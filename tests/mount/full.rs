@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::common::{Mounted, lockwood, run, skipped, until};
+use crate::files::write_through_map;
 
 const DISK: &std::ffi::CStr = c"size=200m";
 
@@ -51,8 +53,8 @@ fn disk_of(size: &std::ffi::CStr) -> Option<OnDisk> {
     Some(OnDisk { mounted, _disk: disk, _dir: dir })
 }
 
-/// A disk of ext4, in a file that takes no more than is written. Unlike tmpfs it takes time to free what
-/// a file had.
+/// A disk of ext4, in a file that takes no more than is written. Unlike tmpfs it tells what is reserved from what is
+/// written, and takes time to free what a file had.
 fn ext4_disk(mib: u64) -> Option<OnDisk> {
     let mut mounted = Mounted::unmounted()?;
     let dir = tempfile::tempdir().unwrap();
@@ -185,6 +187,51 @@ fn the_room_of_a_file_that_was_removed_can_be_used_at_once() {
         fs::remove_file(mounted.path("more")).unwrap();
         fs::remove_file(others).unwrap();
     }
+    mounted.assert_clean();
+}
+
+/// POSIX promises it: what is there may be written over, and what fallocate(2) has reserved is there.
+#[test]
+fn bytes_that_have_their_place_are_written_when_the_disk_is_full() {
+    const MIB: usize = 1 << 20;
+    let Some(disk) = ext4_disk(400) else { return };
+    let mounted = &disk.mounted;
+    let open = |name: &str| {
+        File::options().read(true).write(true).create_new(true).open(mounted.path(name)).unwrap()
+    };
+    let (written, reserved, holes, small) = (open("written"), open("reserved"), open("holes"), open("small"));
+    written.write_all_at(&vec![1; 4 * MIB], 0).unwrap();
+    fallocate(&reserved, FallocateFlags::empty(), 0, 4 << 20).unwrap();
+    fallocate(&reserved, FallocateFlags::KEEP_SIZE, 4 << 20, 4 << 20).unwrap();
+    holes.write_all_at(&[1; 8192], 0).unwrap();
+    holes.set_len(4 << 20).unwrap();
+    small.write_all_at(&[1; 3000], 0).unwrap();
+    for file in [&written, &reserved, &holes, &small] {
+        file.sync_all().unwrap();
+    }
+    disk.take_the_rest();
+    let piece = vec![2; MIB];
+    for n in 0..4 {
+        written.write_all_at(&piece, n << 20).unwrap();
+    }
+    for n in 0..8 {
+        reserved.write_all_at(&piece, n << 20).unwrap();
+    }
+    small.write_all_at(&[2; 2000], 1000).unwrap();
+    let refused = [
+        written.write_all_at(&piece, (4 << 20) - 1),
+        holes.write_all_at(&piece, 0),
+        small.write_all_at(&[2; 2], 2999),
+        reserved.write_all_at(&piece, 8 << 20),
+    ];
+    for refused in refused {
+        assert_eq!(refused.map_err(|e| e.raw_os_error()), Err(Some(libc::ENOSPC)));
+    }
+    write_through_map(&written, 4 * MIB);
+    let mut bytes = vec![0; 8 * MIB];
+    reserved.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 2));
+    drop((written, reserved, holes, small));
     mounted.assert_clean();
 }
 

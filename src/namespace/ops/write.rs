@@ -19,7 +19,7 @@ use crate::namespace::collect::is_apart;
 use crate::namespace::gate::Pass;
 use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::{Namespace, NamespaceError, Result, privilege_bits};
-use crate::store::{Commit, NodeRef, StoreError};
+use crate::store::{Commit, Need, NodeRef, StoreError};
 
 use super::read::regular;
 
@@ -157,10 +157,32 @@ impl Namespace {
             let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
             return Ok(self.commit_content(ino, node, stamp, commit, delta)?.1);
         }
-        self.admit_content(data.len() as u64)?;
+        self.admit_write(pin, io, ino, regular(node)?.place, offset, data.len() as u64)?;
         let prepared = self.prepare(pin, io, ino, node, offset)?;
         let written = prepared.file.stage_at(data, offset, node.version()).map_err(Into::into);
         self.finish(io, prepared, written.map(|()| end), stamp)
+    }
+
+    /// Lets `len` bytes at `offset` pass if there is room for them, or if they have their place already: what is there can
+    /// be written over, and what was reserved can be used, however full the disk is.
+    fn admit_write(
+        &self,
+        pin: &Pin<'_>,
+        io: &mut Io,
+        ino: Ino,
+        place: ContentPlace,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        match self.store.admit_content(len) {
+            Err(StoreError::NoSpace) => {
+                if place == ContentPlace::Backing && pin.file(io, ino, self)?.is_allocated(offset, len)? {
+                    return Ok(());
+                }
+                self.admit_content(len)
+            }
+            admitted => Ok(admitted?),
+        }
     }
 
     /// The stamp of a change that is made now.
@@ -176,6 +198,7 @@ impl Namespace {
             }
             _ => (Commit::new(), Vec::new()),
         };
+        let before = bytes.len();
         let from = offset as usize; // At most `inline_max`: the caller has seen to it.
         let end = from + data.len();
         if bytes.len() < end {
@@ -187,6 +210,7 @@ impl Namespace {
             blocks: inline_blocks(bytes.len()),
             place: ContentPlace::Inline,
         };
+        let commit = if bytes.len() == before { commit.needing(Need::Passing) } else { commit };
         let document = Document::Content(Content { bytes: bytes.into() });
         Ok((commit.put(Key::Content(ino), document), extent))
     }

@@ -1,5 +1,5 @@
-//! When what is in memory goes to the database's tables, and who waits for that: whoever closes the store, and all who change
-//! it while the disk is short of room. What is short is [`space`](super::space)'s to say.
+//! When what is in memory goes to the database's tables, and who waits for that: whoever closes the store, and all who
+//! change it while the disk is short of room. What is short is [`space`](super::space)'s to say.
 
 use std::time::Duration;
 

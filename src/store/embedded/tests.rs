@@ -1,7 +1,6 @@
 //! The embedded engine: conformance, and what only an engine on disk has.
 
 use std::fs;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::tables::FLUSH_POLL;
