@@ -122,6 +122,10 @@ pub enum Rule {
     SlotsSealed,
     /// Who gets no answer reads again before it decides what has happened.
     UnknownResolvedByReading,
+    /// A write that got no answer is given up only once it was refused: what is read may be older.
+    LostOnlyWhenRefused,
+    /// That nothing of the dead is there, or that a mark is gone, is concluded from writes alone.
+    AbsenceMadeCertain,
 }
 
 impl Rule {
@@ -184,6 +188,8 @@ impl Rule {
         Self::CommittedIntentsRolledForward,
         Self::SlotsSealed,
         Self::UnknownResolvedByReading,
+        Self::LostOnlyWhenRefused,
+        Self::AbsenceMadeCertain,
     ];
 
     /// The name, as the variable `LOCKWOOD_RULES_OFF` and the mutation table write it.

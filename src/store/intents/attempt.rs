@@ -17,7 +17,7 @@ use super::decide;
 use super::known::Foreseen;
 use super::read::Seen;
 use super::requests::{Outcome, Requests};
-use super::settle::{read_slot, roll_back, roll_forward, slot_of};
+use super::settle::{clean, read_slot, slot_of};
 use super::slots::OwnSlot;
 use crate::document::{IntentId, Key, MarkChange, SessionId, SlotState, Stored, Version};
 use crate::rules::{self, Rule};
@@ -422,8 +422,7 @@ pub(super) fn look_after<C: Cells + ?Sized>(
                 }
                 continue;
             }
-            SlotState::Committed => roll_forward(requests, &own.slot)?,
-            SlotState::Aborted => roll_back(requests, intent, &own.slot)?,
+            SlotState::Committed | SlotState::Aborted => clean(requests, &[(intent, &own.slot)])?,
             SlotState::Free => {}
             SlotState::Sealed => return Err(StoreError::Fenced),
         }

@@ -42,12 +42,13 @@ fn meaning(intent: IntentId, key: &Key, at: Version, slot: Option<&Slot>) -> Ver
     match slot.state {
         SlotState::Pending => Verdict::Undecided,
         SlotState::Aborted => Verdict::Before,
-        SlotState::Committed if lists(slot, key, at) => Verdict::After,
+        // What is sealed was committed before, if it lists the mark at a version.
+        SlotState::Committed | SlotState::Sealed if lists(slot, key, at) => Verdict::After,
         SlotState::Committed | SlotState::Free | SlotState::Sealed => Verdict::MovedOn,
     }
 }
 
-/// Whether a committed slot stands for the mark under `key` in the cell at version `at`.
+/// Whether a slot that was committed stands for the mark under `key` in the cell at version `at`.
 ///
 /// A request that makes a cell, and so has no version to compare, may be delivered again after the document was deleted,
 /// while its slot is still committed. Its second mark has another version than the one that was committed.
@@ -136,18 +137,18 @@ pub enum Settling {
     RollBack,
     /// [`seal`] it.
     Seal,
-    /// Nothing: it is sealed, or the session was declared dead before it made the slot, and never lived.
+    /// Nothing: it is sealed.
     Done,
 }
 
 /// What recovery does next with a slot.
-pub fn settling(slot: Option<&Slot>) -> Settling {
-    match slot.map(|slot| slot.state) {
-        None | Some(SlotState::Sealed) => Settling::Done,
-        Some(SlotState::Free) => Settling::Seal,
-        Some(SlotState::Pending) => Settling::Abort,
-        Some(SlotState::Committed) => Settling::RollForward,
-        Some(SlotState::Aborted) => Settling::RollBack,
+pub fn settling(slot: &Slot) -> Settling {
+    match slot.state {
+        SlotState::Sealed => Settling::Done,
+        SlotState::Free => Settling::Seal,
+        SlotState::Pending => Settling::Abort,
+        SlotState::Committed => Settling::RollForward,
+        SlotState::Aborted => Settling::RollBack,
     }
 }
 

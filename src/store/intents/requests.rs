@@ -9,7 +9,9 @@
 //!   write that makes a cell, which compares with nothing: see [`decide`](super::decide).
 //! - A write that got no answer and is then read may still be lost, with the server that shows it: it answers a write only
 //!   when others have it, too. So what was only read is written once more on top of itself, and that answer counts.
-//! - What is read may be older than what was answered before, if the server that is read has been replaced.
+//! - What is read may be older than what was answered before, or than what others did, if the server that is read has been
+//!   replaced or cut off. Only a write is answered as of the present: so it is the refusal of a write that says that it is
+//!   too late for it, and never a read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -190,6 +192,38 @@ impl<C: Cells + ?Sized> Requests<C> {
         changes.iter().zip(answers).map(one).collect()
     }
 
+    /// Makes certain that nothing is under these keys, of documents that were not found. Returns those where something is.
+    /// An absence cannot be compared: so a cell without a document is made there, and deleted.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set). A cell without a document that is left means nothing to anybody.
+    pub(super) fn there_after_all(&self, keys: &[CellKey]) -> Result<Vec<CellKey>, StoreError> {
+        let make = |key: &CellKey| {
+            Some(Change { key: key.clone(), expected: None, cell: Some(empty(key)?), awaited: false })
+        };
+        let made: Vec<Change> = keys.iter().filter_map(make).collect();
+        let (mut there, mut deletions) = (Vec::new(), Vec::new());
+        let outcomes = self.set_each(&made);
+        for (change, outcome) in made.into_iter().zip(outcomes) {
+            match outcome? {
+                Outcome::Done(version) => {
+                    deletions.push(Change { expected: Some(version), cell: None, ..change });
+                }
+                Outcome::Lost(_) => there.push(change.key),
+            }
+        }
+        // Lost: somebody has written there since.
+        for outcome in self.set_each(&deletions) {
+            outcome?;
+        }
+        Ok(there)
+    }
+
+    /// Whether a cell is at this version, and that is certain.
+    pub(super) fn is_at(&self, key: &CellKey, at: Version) -> bool {
+        self.set_each_and_compare(&[], &[Compared { key: key.clone(), at }]).1
+    }
+
     /// Compare-and-set until it is known what became of it. `answer`: it was sent once, and this came.
     fn pursue(
         &self,
@@ -213,13 +247,16 @@ impl<C: Cells + ?Sized> Requests<C> {
                     return Err(StoreError::Engine { what: "no answer".into(), source: cause.into() });
                 }
                 // A conflict may be with an earlier copy of this very request, whose answer was lost.
-                Err(CasError::Conflict | CasError::Unknown(_)) => {
+                Err(error @ (CasError::Conflict | CasError::Unknown(_))) => {
                     sent = true;
+                    let refused =
+                        matches!(error, CasError::Conflict) || !rules::holds(Rule::LostOnlyWhenRefused);
                     let found = self.read(key).map_err(|error| StoreError::Unknown(error.to_string()))?;
                     match next.after(key, &first, found.as_ref()) {
-                        After::Same => {}
                         After::Done => return Ok(Outcome::Done(Version::default())),
-                        After::Other => return Ok(Outcome::Lost(found)),
+                        After::Other if refused => return Ok(Outcome::Lost(found)),
+                        // Sent again, it is made or refused, whatever this server shows.
+                        After::Same | After::Other => {}
                         After::Next(again) => {
                             next = again;
                             continue;
@@ -252,7 +289,7 @@ enum After {
     Same,
     /// It was made.
     Done,
-    /// It was not made, and is not to be.
+    /// It was not made, and is not to be, if this is of the present.
     Other,
     /// This is to be sent.
     Next(Next),

@@ -5,15 +5,17 @@
 //!
 //! What is hard: any number of recoverers settle one session at once, any of them may die at any step, and the session may
 //! still be running. Each step is a compare-and-set from what was read, so only one of two takes effect; and nothing is
-//! sealed before its marks are gone, so whoever finds a sealed slot has nothing left to do.
+//! sealed before its marks are gone, so whoever finds a sealed slot has nothing left to do. What is read may be older than
+//! what was done, and that something is not there may be no more than that: it is concluded from writes alone.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::decide::{self, Settling};
-use super::requests::{Outcome, Requests};
+use super::requests::{Outcome, Requests, TRIES};
 use super::slots::OwnSlot;
 use crate::ambient::Clock;
-use crate::document::{IntentId, Key, SessionId, Slot, SlotState, Version};
+use crate::document::{IntentId, Key, Marked, SessionId, Slot, SlotState, Version};
 use crate::rules::{self, Rule};
 use crate::store::StoreError;
 use crate::store::cells::{Cell, CellKey, Cells, Change, MarkedDocument, StoredCell};
@@ -87,6 +89,9 @@ pub fn settle<C: Cells + ?Sized>(
 }
 
 /// Takes each of the slots one step on, all at once, and returns those that have to be looked at again.
+///
+/// One that is not there is made and sealed, as if it had been free: it may be that the session was declared dead before it
+/// made it, or that the server that was read does not have it.
 fn settle_further<C: Cells + ?Sized>(
     requests: &Requests<C>,
     session: SessionId,
@@ -94,35 +99,40 @@ fn settle_further<C: Cells + ?Sized>(
     done: &mut [Settled],
 ) -> Result<Vec<u16>, StoreError> {
     let keys: Vec<CellKey> = open.iter().map(|index| CellKey::Slot(session, *index)).collect();
-    let found = requests.read_many(&keys)?;
-    let (mut changes, mut changed) = (Vec::new(), Vec::new());
-    let mut again = Vec::new();
-    for ((index, key), stored) in open.iter().zip(keys).zip(found) {
-        let found = stored.map(|stored| slot_of(&key, &stored)).transpose()?;
-        let step = decide::settling(found.as_ref().map(|(slot, _)| slot));
-        let Some((slot, version)) = found else { continue };
+    let absent = || rules::holds(Rule::AbsenceMadeCertain).then(|| (decide::free(), None));
+    let found = keys.iter().zip(requests.read_many(&keys)?).map(|(key, stored)| match stored {
+        Some(stored) => slot_of(key, &stored).map(|(slot, version)| Some((slot, Some(version)))),
+        None => Ok(absent()),
+    });
+    let found: Vec<Option<(Slot, Option<Version>)>> = found.collect::<Result<_, _>>()?;
+    let mut decided = Vec::new();
+    for (index, found) in open.iter().zip(&found) {
+        let Some((slot, _)) = found else { continue };
         let done = &mut done[usize::from(*index)];
-        match step {
-            Settling::Done => continue,
+        match decide::settling(slot) {
             Settling::RollForward if rules::holds(Rule::CommittedIntentsRolledForward) => {
-                roll_forward(requests, &slot)?;
                 done.rolled_forward = 1;
             }
-            Settling::RollBack => {
-                roll_back(requests, IntentId { session, slot: *index, number: slot.number }, &slot)?;
-                done.aborted = 1;
-            }
-            Settling::Abort | Settling::RollForward | Settling::Seal => {}
+            Settling::RollBack => done.aborted = 1,
+            _ => continue,
         }
-        let next = match step {
-            Settling::Abort => decide::abort(&slot),
-            _ if rules::holds(Rule::SlotsSealed) => decide::seal(&slot),
+        decided.push((IntentId { session, slot: *index, number: slot.number }, slot));
+    }
+    clean(requests, &decided)?;
+    let (mut changes, mut changed) = (Vec::new(), Vec::new());
+    let mut again = Vec::new();
+    for ((index, key), found) in open.iter().zip(keys).zip(&found) {
+        let Some((slot, version)) = found else { continue };
+        let next = match decide::settling(slot) {
+            Settling::Done => continue,
+            Settling::Abort => decide::abort(slot),
+            _ if rules::holds(Rule::SlotsSealed) => decide::seal(slot),
             _ => continue,
         };
         match next {
             Some(next) => {
                 changed.push((*index, next.state));
-                changes.push(change(key, Some(version), Some(Cell::Slot(next))));
+                changes.push(change(key, *version, Some(Cell::Slot(next))));
             }
             None => again.push(*index),
         }
@@ -165,44 +175,87 @@ pub(super) fn document_of<'a>(key: &Key, stored: &'a StoredCell) -> Result<&'a M
     }
 }
 
-/// Completes a committed use of a slot: when this returns, no mark that it lists is left.
-pub(super) fn roll_forward<C: Cells + ?Sized>(requests: &Requests<C>, slot: &Slot) -> Result<(), StoreError> {
-    clean(requests, slot, true, |version, _, listed| listed == Some(version))
-}
-
-/// Takes the marks of an aborted use away, so that nobody needs to ask what they mean. One that arrives after this is
-/// harmless.
-pub(super) fn roll_back<C: Cells + ?Sized>(
+/// Takes the marks of decided uses of slots away. When this returns no mark that a committed one lists is left. Of an
+/// aborted one it is for good order, so that nobody needs to ask what they mean; one that arrives after this is harmless.
+///
+/// That no mark is left is not taken from a read, which may be of a server that is behind: what is found must be as late as
+/// the mark that is listed, or be certain.
+///
+/// # Errors
+/// As the engine fails, and if a server goes on to show what was there before; then it must be called again.
+pub(super) fn clean<C: Cells + ?Sized>(
     requests: &Requests<C>,
-    intent: IntentId,
-    slot: &Slot,
+    uses: &[(IntentId, &Slot)],
 ) -> Result<(), StoreError> {
-    clean(requests, slot, false, |_, document, _| {
-        document.mark.as_ref().is_some_and(|mark| mark.intent == intent)
+    // Of each document, the latest version that a committed use lists: versions grow, with deletions in between as well.
+    let mut left: BTreeMap<Key, Option<Version>> = BTreeMap::new();
+    for marked in uses.iter().flat_map(|(_, slot)| &slot.marked) {
+        let listed = left.entry(marked.key.clone()).or_default();
+        *listed = marked.version.max(*listed);
+    }
+    for round in 0..TRIES {
+        let keys: Vec<_> = left.keys().cloned().map(CellKey::Document).collect();
+        let (mut changes, mut older) = (Vec::new(), Vec::new());
+        for (((key, listed), cell), stored) in left.iter().zip(&keys).zip(requests.read_many(&keys)?) {
+            let version = stored.as_ref().map(|stored| stored.version);
+            if version < *listed {
+                older.push((cell.clone(), version));
+            } else if let Some(stored) = stored
+                && let Some(plain) = without_mark(uses, key, &stored)?
+            {
+                changes.push(change(cell.clone(), version, plain));
+            }
+        }
+        // Lost: somebody else was faster, and the mark is gone all the same.
+        for outcome in requests.set_each(&changes) {
+            outcome?;
+        }
+        let uncertain =
+            if rules::holds(Rule::AbsenceMadeCertain) { uncertain(requests, older)? } else { Vec::new() };
+        if uncertain.is_empty() {
+            return Ok(());
+        }
+        left.retain(|key, _| uncertain.contains(&CellKey::Document(key.clone())));
+        requests.pause(round);
+    }
+    Err(StoreError::Engine {
+        what: "cleaning up after intents".into(),
+        source: "a server shows what was there before them".into(),
     })
 }
 
-/// Makes plain documents, of the side that is true, of the marked ones that are this use's: by the version of the cell, the
-/// document, and the version that the slot lists.
-fn clean<C: Cells + ?Sized>(
+/// Those of the cells that were read at these versions which may hold something later. One that is certain for all that lost
+/// its mark with a server, or in a backup, and holds nobody up.
+fn uncertain<C: Cells + ?Sized>(
     requests: &Requests<C>,
-    slot: &Slot,
-    committed: bool,
-    is_marked: impl Fn(Version, &MarkedDocument, Option<Version>) -> bool,
-) -> Result<(), StoreError> {
-    let keys: Vec<_> = slot.marked.iter().map(|marked| CellKey::Document(marked.key.clone())).collect();
-    let mut changes = Vec::new();
-    for (marked, stored) in slot.marked.iter().zip(requests.read_many(&keys)?) {
-        let Some(stored) = stored else { continue };
-        let document = document_of(&marked.key, &stored)?;
-        if is_marked(stored.version, document, marked.version) {
-            let plain = decide::cleaned(document, stored.version, committed);
-            changes.push(change(CellKey::Document(marked.key.clone()), Some(stored.version), plain));
+    older: Vec<(CellKey, Option<Version>)>,
+) -> Result<Vec<CellKey>, StoreError> {
+    let (mut absent, mut uncertain) = (Vec::new(), Vec::new());
+    for (key, version) in older {
+        match version {
+            None => absent.push(key),
+            Some(version) if requests.is_at(&key, version) => {}
+            Some(_) => uncertain.push(key),
         }
     }
-    // Lost: somebody else was faster, and the mark is gone all the same.
-    for outcome in requests.set_each(&changes) {
-        outcome?;
-    }
-    Ok(())
+    uncertain.extend(requests.there_after_all(&absent)?);
+    Ok(uncertain)
+}
+
+/// What a cell becomes (none: it is deleted) if its mark is of one of these uses; none if it is not.
+fn without_mark(
+    uses: &[(IntentId, &Slot)],
+    key: &Key,
+    stored: &StoredCell,
+) -> Result<Option<Option<Cell>>, StoreError> {
+    let document = document_of(key, stored)?;
+    let Some(mark) = &document.mark else {
+        // Without a document either, it is what another recoverer made to be certain.
+        return Ok(document.before.is_none().then_some(None));
+    };
+    let Some((_, slot)) = uses.iter().find(|(intent, _)| *intent == mark.intent) else { return Ok(None) };
+    let committed = slot.state == SlotState::Committed;
+    let listed = |marked: &Marked| marked.key == *key && marked.version == Some(stored.version);
+    let is_ours = !committed || slot.marked.iter().any(listed);
+    Ok(is_ours.then(|| decide::cleaned(document, stored.version, committed)))
 }

@@ -48,14 +48,14 @@ impl Protocol {
     pub(super) fn settle(&self, state: &mut State, s: usize) {
         let of = state.sessions[s].slot;
         let slot = of.slot(u64::MAX);
-        let next = match decide::settling(Some(&slot)) {
+        let next = match decide::settling(&slot) {
             Settling::Abort => decide::abort(&slot),
             Settling::RollForward | Settling::RollBack => {
                 let own = |mark: &&MarkOf| {
                     (mark.session, mark.number) == (s as u8, of.number) && of.marked & bit(mark.key) != 0
                 };
                 if let Some(mark) = state.marks.iter().find(own).copied() {
-                    if decide::settling(Some(&slot)) == Settling::RollForward {
+                    if decide::settling(&slot) == Settling::RollForward {
                         self.reach(Reached::RolledForward);
                     }
                     self.clean(state, mark);

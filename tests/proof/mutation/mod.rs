@@ -10,6 +10,7 @@ mod mounts;
 mod one_lock;
 mod sessions;
 mod sets;
+mod stale;
 mod states;
 mod strategies;
 
@@ -47,6 +48,8 @@ pub(crate) enum Checker {
     Ended,
     /// A commit whose checks are said to be covered by locks, and are not.
     Covered,
+    /// A clean-up and a recovery that read from a server that is behind.
+    Stale,
     /// Two mount points on the machine's kernel.
     Mounts,
     /// The rules of one lock, as a lock document has them, against a plain re-statement.
@@ -76,6 +79,7 @@ impl Checker {
             Self::Strategies => "strategies".to_owned(),
             Self::Ended => "what was ended".to_owned(),
             Self::Covered => "covered checks".to_owned(),
+            Self::Stale => "old reads".to_owned(),
             Self::Mounts => "two mounts".to_owned(),
             Self::OneLock => "one lock".to_owned(),
             Self::LockStates => "lock engine".to_owned(),
@@ -109,6 +113,7 @@ impl Checker {
             Self::Strategies => strategies::judge(),
             Self::Ended => ended::judge(),
             Self::Covered => covered::judge(),
+            Self::Stale => stale::judge(),
             Self::Mounts => mounts::judge(),
             Self::OneLock => one_lock::judge(),
             Self::LockStates => states::judge(),
@@ -154,7 +159,7 @@ pub(crate) fn order(rule: Rule) -> Vec<Checker> {
         Checker::LockStates,
         Checker::Sessions,
     ]);
-    order.extend([Checker::Covered, Checker::Ended, Checker::Interleavings, Checker::Mounts]);
+    order.extend([Checker::Covered, Checker::Stale, Checker::Ended, Checker::Interleavings, Checker::Mounts]);
     order.extend(Workload::ALL.into_iter().map(Checker::Simulator));
     let scenarios = run::names(false).into_iter().filter(|name| Some(*name) != first);
     order.extend(scenarios.map(Checker::Model));

@@ -14,9 +14,11 @@ use crate::store::{Scan, StoreError};
 /// The cells, and what is shown instead.
 #[derive(Default)]
 pub(super) struct Behind {
-    cells: MemoryCells,
-    /// The next read of this cell finds what was there before.
-    pub(super) early: Mutex<Option<(CellKey, Option<StoredCell>)>>,
+    pub(super) cells: MemoryCells,
+    /// The next read of one of these cells finds what was there before, once for each time that it is named.
+    pub(super) early: Mutex<Vec<(CellKey, Option<StoredCell>)>>,
+    /// The next write of this cell is lost.
+    pub(super) lost: Mutex<Option<CellKey>>,
     /// So many comparisons are refused from here on.
     pub(super) refused: AtomicU64,
     pub(super) compared: AtomicU64,
@@ -24,8 +26,9 @@ pub(super) struct Behind {
 
 impl Cells for Behind {
     fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
-        match self.early.lock().take_if(|(early, _)| early == key) {
-            Some((_, before)) => Ok(before),
+        let mut early = self.early.lock();
+        match early.iter().position(|(early, _)| early == key) {
+            Some(at) => Ok(early.remove(at).1),
             None => self.cells.read(key),
         }
     }
@@ -39,7 +42,10 @@ impl Cells for Behind {
     }
 
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
-        self.cells.cas(key, expected, cell)
+        match self.lost.lock().take_if(|lost| lost == key) {
+            Some(_) => Err(CasError::Unknown("lost".into())),
+            None => self.cells.cas(key, expected, cell),
+        }
     }
 
     fn cas_each_and_compare(&self, changes: &[Change], compared: &[Compared]) -> (Answers, bool) {

@@ -16,7 +16,7 @@ use crate::store::{Commit, Reader, Store};
 
 /// Work that is done when the test says so.
 #[derive(Default)]
-struct Queue(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
+pub(super) struct Queue(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
 
 impl Later for Queue {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
@@ -25,7 +25,7 @@ impl Later for Queue {
 }
 
 impl Queue {
-    fn work_off(&self) {
+    pub(super) fn work_off(&self) {
         let works = std::mem::take(&mut *self.0.lock());
         works.into_iter().for_each(|work| work());
     }

@@ -10,6 +10,7 @@ mod known;
 mod late;
 mod later;
 mod lost;
+mod stale;
 mod table;
 mod threads;
 mod torn;

@@ -33,7 +33,7 @@ fn what_a_mark_means() {
         (SlotState::Pending, Undecided, MovedOn, MovedOn),
         (SlotState::Committed, After, MovedOn, MovedOn),
         (SlotState::Aborted, Before, MovedOn, MovedOn),
-        (SlotState::Sealed, MovedOn, MovedOn, MovedOn),
+        (SlotState::Sealed, After, MovedOn, MovedOn),
     ];
     for (state, same, earlier, later) in table {
         let of = |number| verdict(intent(5), &node(1), Version(10), Some(&slot(number, state)));
@@ -41,9 +41,14 @@ fn what_a_mark_means() {
     }
     assert_eq!(verdict(intent(5), &node(1), Version(10), None), MovedOn);
     // A committed use stands for the marks that it lists alone.
-    let committed = slot(5, SlotState::Committed);
-    assert_eq!(verdict(intent(5), &node(1), Version(11), Some(&committed)), MovedOn);
-    assert_eq!(verdict(intent(5), &node(2), Version(10), Some(&committed)), MovedOn);
+    for state in [SlotState::Committed, SlotState::Sealed] {
+        let committed = slot(5, state);
+        assert_eq!(verdict(intent(5), &node(1), Version(11), Some(&committed)), MovedOn);
+        assert_eq!(verdict(intent(5), &node(2), Version(10), Some(&committed)), MovedOn);
+    }
+    // One that was never committed lists no versions.
+    let sealed = seal(&abort(&begin(&free(), [node(1)]).unwrap()).unwrap()).unwrap();
+    assert_eq!(verdict(intent(1), &node(1), Version(10), Some(&sealed)), MovedOn);
 }
 
 #[test]
@@ -101,12 +106,11 @@ fn what_a_slot_may_become() {
 
 #[test]
 fn how_a_slot_is_settled() {
-    let steps = STATES.map(|state| settling(Some(&slot(5, state))));
+    let steps = STATES.map(|state| settling(&slot(5, state)));
     assert_eq!(
         steps,
         [Settling::Seal, Settling::Abort, Settling::RollForward, Settling::RollBack, Settling::Done]
     );
-    assert_eq!(settling(None), Settling::Done);
 }
 
 #[test]

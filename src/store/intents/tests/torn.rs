@@ -18,10 +18,10 @@ fn an_entry_that_goes_between_two_looks_is_a_conflict_and_no_damage() {
     let place = CellKey::Document(entry("a"));
     let before = behind.read(&place).unwrap();
     other.commit(&removal()).unwrap();
-    *behind.early.lock() = Some((place, before));
+    behind.early.lock().push((place, before));
     let refused = own.commit(&removal());
     assert!(matches!(&refused, Err(CommitError::Conflict(key)) if *key == entry("a")), "{refused:?}");
-    assert!(behind.early.lock().is_none(), "it was looked at too late");
+    assert!(behind.early.lock().is_empty(), "it was looked at too late");
 }
 
 #[test]
