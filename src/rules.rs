@@ -126,6 +126,8 @@ pub enum Rule {
     LostOnlyWhenRefused,
     /// That nothing of the dead is there, or that a mark is gone, is concluded from writes alone.
     AbsenceMadeCertain,
+    /// A slot of a dead session is deleted only once it is sealed.
+    OpenSlotsNeverDeleted,
 }
 
 impl Rule {
@@ -190,6 +192,7 @@ impl Rule {
         Self::UnknownResolvedByReading,
         Self::LostOnlyWhenRefused,
         Self::AbsenceMadeCertain,
+        Self::OpenSlotsNeverDeleted,
     ];
 
     /// The name, as the variable `LOCKWOOD_RULES_OFF` and the mutation table write it.

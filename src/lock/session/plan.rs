@@ -6,10 +6,11 @@
 //! 1. *Fence first.* A session that is not fenced may still commit, and its locks are what its commits rest on.
 //! 2. *Settle its intents before its locks go.* A commit does not mark what it checks under a lock; if the lock went while
 //!    the commit can still be decided, somebody could change what it checked. Once every slot is sealed nothing can be
-//!    decided any more.
+//!    decided any more. A slot that is not there may be one that the server which was read does not have; settling makes it,
+//!    sealed, or finds out. So of a fenced session all slots are there when its claims go.
 //! 3. *Collect before it is called recovered*, for nobody looks at a recovered session again.
-//! 4. *The slots go after the session is recovered.* While it is fenced, a missing slot would look like one that was never
-//!    made.
+//! 4. *The slots go after the session is recovered*, and none goes that is not sealed: what it has committed would be lost
+//!    with it, and until then it could be committed.
 //! 5. *The session's document goes last*: as long as anything is left, it tells others that there is something to do.
 
 use crate::document::SessionState;
@@ -20,8 +21,10 @@ use crate::rules::{Rule, holds};
 pub enum SlotsSeen {
     /// At least one is there and not sealed.
     Open,
-    /// At least one is there, and all that are there are sealed.
+    /// All are there, and sealed.
     Sealed,
+    /// Some are there, and sealed; others are not there.
+    SomeSealed,
     /// None is there.
     Gone,
 }
@@ -67,15 +70,20 @@ pub fn next_step(found: &Found) -> Step {
         Some(SessionState::Joining | SessionState::Live) if holds(Rule::FenceBeforeRelease) => Step::Fence,
         Some(SessionState::Recovered) if found.slots == SlotsSeen::Gone => Step::DeleteSession,
         None if found.slots == SlotsSeen::Gone => Step::Done,
-        // Without a document, these are slots that a delayed request made again.
+        // A delayed request made it again, or they were not seen when they were to be settled.
+        Some(SessionState::Recovered) | None
+            if found.slots == SlotsSeen::Open && holds(Rule::OpenSlotsNeverDeleted) =>
+        {
+            Step::SettleIntents
+        }
         Some(SessionState::Recovered) | None => Step::DeleteSlots,
         Some(_) => clean_up(found),
     }
 }
 
 fn clean_up(found: &Found) -> Step {
-    let open = found.slots == SlotsSeen::Open;
-    if open && (holds(Rule::IntentsSettledBeforeLocksDropped) || !found.claims) {
+    let settled = found.slots == SlotsSeen::Sealed;
+    if !settled && (holds(Rule::IntentsSettledBeforeLocksDropped) || !found.claims) {
         Step::SettleIntents
     } else if found.claims && holds(Rule::ClaimsDroppedBeforeRecovered) {
         Step::DropClaims
@@ -90,7 +98,7 @@ fn clean_up(found: &Found) -> Step {
 mod tests {
     use super::*;
     use SessionState::{Fenced, Joining, Live, Recovered};
-    use SlotsSeen::{Gone, Open, Sealed};
+    use SlotsSeen::{Gone, Open, Sealed, SomeSealed};
 
     #[test]
     fn the_next_step_of_whatever_is_found() {
@@ -103,15 +111,18 @@ mod tests {
             (Some(Fenced), Open, true, false, Step::SettleIntents),
             (Some(Fenced), Open, false, true, Step::SettleIntents),
             (Some(Fenced), Sealed, true, false, Step::DropClaims),
-            (Some(Fenced), Gone, true, false, Step::DropClaims),
+            (Some(Fenced), SomeSealed, true, false, Step::SettleIntents),
+            (Some(Fenced), Gone, true, false, Step::SettleIntents),
             (Some(Fenced), Sealed, false, false, Step::Collect),
             (Some(Fenced), Sealed, false, true, Step::MarkRecovered),
-            (Some(Fenced), Gone, false, true, Step::MarkRecovered),
+            (Some(Fenced), Gone, false, true, Step::SettleIntents),
             (Some(Recovered), Sealed, true, false, Step::DeleteSlots),
-            (Some(Recovered), Open, true, false, Step::DeleteSlots),
+            (Some(Recovered), SomeSealed, true, false, Step::DeleteSlots),
+            (Some(Recovered), Open, true, false, Step::SettleIntents),
             (Some(Recovered), Gone, true, false, Step::DeleteSession),
-            (None, Open, false, false, Step::DeleteSlots),
+            (None, Open, false, false, Step::SettleIntents),
             (None, Sealed, false, false, Step::DeleteSlots),
+            (None, SomeSealed, false, false, Step::DeleteSlots),
             (None, Gone, true, false, Step::Done),
         ];
         for (state, slots, claims, collected, expected) in table {
@@ -124,7 +135,7 @@ mod tests {
     #[test]
     fn every_recovery_ends_in_the_one_order() {
         for state in [None, Some(Joining), Some(Live), Some(Fenced), Some(Recovered)] {
-            for slots in [Open, Sealed, Gone] {
+            for slots in [Open, Sealed, SomeSealed, Gone] {
                 for (claims, collected) in [(false, false), (false, true), (true, false), (true, true)] {
                     let mut found = Found { state, slots, claims, collected };
                     let mut steps = Vec::new();

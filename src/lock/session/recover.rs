@@ -240,14 +240,18 @@ impl Recoverer {
     fn slots_seen(&self, session: SessionId, slots: u16) -> Result<SlotsSeen, StoreError> {
         let keys = slot_keys(session, slots);
         let found = self.store.insist(|| self.store.cells.read_many(&keys))?;
-        let mut seen = SlotsSeen::Gone;
-        for cell in found.into_iter().flatten() {
+        let mut sealed = 0;
+        for cell in found.iter().flatten() {
             match &*cell.cell {
-                Cell::Slot(slot) if slot.state == SlotState::Sealed => seen = SlotsSeen::Sealed,
+                Cell::Slot(slot) if slot.state == SlotState::Sealed => sealed += 1,
                 _ => return Ok(SlotsSeen::Open),
             }
         }
-        Ok(seen)
+        Ok(match sealed {
+            0 => SlotsSeen::Gone,
+            all if all == keys.len() => SlotsSeen::Sealed,
+            _ => SlotsSeen::SomeSealed,
+        })
     }
 
     /// Takes a session one step on, unless it is there already.

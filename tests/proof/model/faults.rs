@@ -22,7 +22,8 @@ impl Protocol {
             Standing::Settled => (SessionState::Fenced, SlotsSeen::Sealed),
             Standing::Recovered => (SessionState::Recovered, SlotsSeen::Gone),
         };
-        let slots = if self.scenario.engine == Engine::Weak { slots } else { SlotsSeen::Gone };
+        // Where there are no intents, none is to be settled.
+        let slots = if self.scenario.engine == Engine::Weak { slots } else { SlotsSeen::Sealed };
         let found =
             Found { state: Some(state_of), slots, claims: self.holds_locks(state, s), collected: true };
         match next_step(&found) {

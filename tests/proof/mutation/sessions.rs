@@ -56,30 +56,44 @@ fn observations() -> Judged {
     Ok(SCHEDULES)
 }
 
-/// From whatever is found, the steps come in the one order: fence, settle, drop claims, collect, and so on.
+/// From whatever is found, the steps come in the one order: fence, settle, drop claims, collect, and so on. Claims go when
+/// all slots are there and sealed, and no slot goes that is not sealed.
 fn recoveries() -> Judged {
+    use SessionState::{Fenced, Joining, Live, Recovered};
     let mut cases = 0;
-    for state in [SessionState::Joining, SessionState::Live, SessionState::Fenced] {
-        for slots in [SlotsSeen::Open, SlotsSeen::Sealed, SlotsSeen::Gone] {
+    for state in [Joining, Live, Fenced, Recovered] {
+        for slots in [SlotsSeen::Open, SlotsSeen::Sealed, SlotsSeen::SomeSealed, SlotsSeen::Gone] {
             let mut found = Found { state: Some(state), slots, claims: true, collected: false };
             let mut steps = Vec::new();
+            let mut unsettled = None;
             while steps.len() < 9 && next_step(&found) != Step::Done {
                 let step = next_step(&found);
+                let ready = match step {
+                    Step::DropClaims => found.slots == SlotsSeen::Sealed,
+                    Step::DeleteSlots => found.slots != SlotsSeen::Open,
+                    _ => true,
+                };
+                if !ready {
+                    unsettled.get_or_insert((step, found.slots));
+                }
                 steps.push(step);
                 match step {
-                    Step::Fence => found.state = Some(SessionState::Fenced),
+                    Step::Fence => found.state = Some(Fenced),
                     Step::SettleIntents => found.slots = SlotsSeen::Sealed,
                     Step::DropClaims => found.claims = false,
                     Step::Collect => found.collected = true,
-                    Step::MarkRecovered => found.state = Some(SessionState::Recovered),
+                    Step::MarkRecovered => found.state = Some(Recovered),
                     Step::DeleteSlots => found.slots = SlotsSeen::Gone,
                     Step::DeleteSession => found.state = None,
                     Step::Done => {}
                 }
             }
             cases += 1;
-            let dropped = steps.contains(&Step::DropClaims);
-            let fenced = state == SessionState::Fenced || steps.first() == Some(&Step::Fence);
+            if let Some((step, slots)) = unsettled {
+                return objection(cases, format!("slots found {slots:?} before {step:?}: {steps:?}"));
+            }
+            let dropped = state == Recovered || steps.contains(&Step::DropClaims);
+            let fenced = matches!(state, Fenced | Recovered) || steps.first() == Some(&Step::Fence);
             let in_order = steps.iter().map(|step| *step as u8).is_sorted();
             if !dropped || !fenced || !in_order {
                 return objection(cases, format!("a session found {state:?}: {steps:?}"));
