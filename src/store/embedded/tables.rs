@@ -62,8 +62,8 @@ impl EmbeddedStore {
         self.space.has_in_tables(self.keyspaces().map(Keyspace::disk_space).max().unwrap_or_default());
     }
 
-    /// Lets `commit` pass if there is room for it. While that is short, all waits here for what is in memory to go to tables:
-    /// the journal cannot go before it does.
+    /// Lets `commit` pass if there is room for it. While that is short, all waits here for what is in memory to go to
+    /// tables: the journal cannot go before it does.
     pub(super) fn admit(&self, turn: &mut Turn, commit: &Commit) -> Result<(), StoreError> {
         let cost = commit.cost_bytes();
         let Some(mut free) = self.space.look(cost)? else { return Ok(()) };
