@@ -46,11 +46,23 @@ pub(super) struct Pending {
 /// How a page of cells is read: with their documents, or as outlines.
 type ReadPage<C> = fn(&Requests<C>, &Scan) -> Result<Vec<ScannedCell>, StoreError>;
 
-/// Slots that have been read, with the versions of their cells.
-type Slots = HashMap<(SessionId, u16), Option<(Slot, Version)>>;
+/// Slots that have been read, with the versions of their cells, or how they are damaged.
+type Slots = HashMap<(SessionId, u16), Result<Option<(Slot, Version)>, StoreError>>;
 
-fn slot_in(slots: &Slots, intent: IntentId) -> Option<&(Slot, Version)> {
-    slots.get(&(intent.session, intent.slot)).and_then(Option::as_ref)
+/// The slot of the mark under `key`. If it cannot be read, nobody knows what is true of the document.
+fn slot_in<'a>(
+    slots: &'a Slots,
+    key: &Key,
+    intent: IntentId,
+) -> Result<Option<&'a (Slot, Version)>, StoreError> {
+    match slots.get(&(intent.session, intent.slot)) {
+        Some(Ok(slot)) => Ok(slot.as_ref()),
+        Some(Err(damaged)) => Err(StoreError::Damaged {
+            key: key.to_string(),
+            cause: format!("the intent that has marked it: {damaged}"),
+        }),
+        None => Ok(None),
+    }
 }
 
 impl<C: Cells + ?Sized + 'static> IntentStore<C> {
@@ -123,7 +135,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         let cell = document_of(key, stored)?;
         let mut seen = Seen { at: Some(stored.version), current: cell.before.clone(), pending: None };
         let Some(mark) = &cell.mark else { return Ok(Some(seen)) };
-        let slot = slot_in(slots, mark.intent);
+        let slot = slot_in(slots, key, mark.intent)?;
         match decide::verdict(mark.intent, key, stored.version, slot.map(|(slot, _)| slot)) {
             Verdict::After => seen.current = decide::document(cell, stored.version, true),
             Verdict::Undecided => {
@@ -151,11 +163,11 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             }
         }
         let wanted: Vec<_> = wanted.into_iter().collect();
-        let found = self.requests.read_many(&wanted)?;
+        let found = self.requests.read_each(&wanted)?;
         self.counts.fetched(wanted.len());
         let mut slots = Slots::new();
         for (key, stored) in wanted.into_iter().zip(found) {
-            let slot = stored.map(|stored| slot_of(&key, &stored)).transpose()?;
+            let slot = stored.and_then(|stored| stored.map(|stored| slot_of(&key, &stored)).transpose());
             if let CellKey::Slot(session, index) = key {
                 slots.insert((session, index), slot);
             }
@@ -218,7 +230,13 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                 let cell = document_of(key, stored)?;
                 let mut after = false;
                 if let Some(mark) = &cell.mark {
-                    let slot = slot_in(&slots, mark.intent).map(|(slot, _)| slot);
+                    let slot = match slot_in(&slots, key, mark.intent) {
+                        Ok(slot) => slot.map(|(slot, _)| slot),
+                        Err(damaged) => {
+                            documents.push((key.clone(), Err(damaged)));
+                            continue;
+                        }
+                    };
                     let before_the_page = known.get(&mark.intent);
                     let slot = before_the_page.map_or(slot, Option::as_ref);
                     let verdict = decide::verdict(mark.intent, key, stored.version, slot);

@@ -23,7 +23,7 @@ use crate::document::{Key, Kind, Version};
 use crate::later::UnderWay;
 use crate::rules::{self, Rule};
 use crate::store::cells::{
-    Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, MarkedDocument, ScannedCell,
+    Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Looked, MarkedDocument, ScannedCell,
     StoredCell,
 };
 use crate::store::{Scan, StoreError};
@@ -95,6 +95,11 @@ impl<C: Cells + ?Sized> Requests<C> {
     /// Several cells: not a snapshot. Asks nothing for none.
     pub(super) fn read_many(&self, keys: &[CellKey]) -> Result<Vec<Option<StoredCell>>, StoreError> {
         if keys.is_empty() { Ok(Vec::new()) } else { self.retry(|cells| cells.read_many(keys)) }
+    }
+
+    /// The same, where one that is damaged hides none of the others.
+    pub(super) fn read_each(&self, keys: &[CellKey]) -> Result<Vec<Looked>, StoreError> {
+        if keys.is_empty() { Ok(Vec::new()) } else { self.retry(|cells| cells.read_each(keys)) }
     }
 
     /// A page, marks included.

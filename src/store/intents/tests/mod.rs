@@ -88,6 +88,32 @@ fn conforms() {
 }
 
 #[test]
+fn an_intent_that_is_damaged_hides_what_it_has_marked_and_nothing_else() {
+    use super::decide::marked;
+    use crate::document::{IntentId, MarkChange};
+    use crate::store::cells::CellKey;
+    use crate::store::{Range, Scan, Start, Store, StoreError};
+    let cells = Arc::new(MemoryCells::new());
+    let store = session(&cells, &impatient(), 1, 2);
+    store.commit(&Commit::new().put(entry("a"), file(1)).put(entry("c"), file(3))).unwrap();
+    let intent = IntentId { session: SessionId(9), slot: 0, number: 1 };
+    let mark = marked(None, intent, MarkChange::Put(Box::new(file(2))));
+    cells.cas(&CellKey::Document(entry("b")), None, Some(mark.clone())).unwrap();
+    // What stands in the slot's place is no slot.
+    cells.cas(&CellKey::Slot(intent.session, intent.slot), None, Some(mark)).unwrap();
+    let scan = Scan { range: Range::Entries(Ino::ROOT), start: Start::First, limit: 10 };
+    let page = store.scan(&scan).unwrap();
+    assert_eq!(page.len(), 3);
+    for (key, stored) in page {
+        assert_eq!(matches!(stored, Err(StoreError::Damaged { .. })), key == entry("b"), "{key}: {stored:?}");
+    }
+    assert_eq!(store.scan_keys(&scan).unwrap().len(), 3);
+    let refused = store.get(&entry("b")).unwrap_err().to_string();
+    assert!(refused.contains("the intent that has marked it"), "{refused}");
+    assert!(store.get(&entry("c")).unwrap().is_some());
+}
+
+#[test]
 fn a_page_is_full_whatever_it_leaves_out() {
     use crate::store::{Range, Scan, Start, Store};
     let cells = Arc::new(MemoryCells::new());
