@@ -87,7 +87,7 @@ pub enum Daemon {
 /// daemon is gone, but never this.
 ///
 /// # Errors
-/// When no process can be made.
+/// When no process can be made, or it is killed.
 pub fn daemon(mount_point: &Path, patience: Duration) -> io::Result<Daemon> {
     let path = CString::new(mount_point.as_os_str().as_bytes())?;
     // In a process of its own: once a daemon has read a question, who waits for the answer cannot be ended, not even by a
@@ -121,7 +121,12 @@ pub fn daemon(mount_point: &Path, patience: Duration) -> io::Result<Daemon> {
         }
     }
     let status = waitpid(Some(child), WaitOptions::empty())?.and_then(|(_, status)| status.exit_status());
-    Ok(if status == Some(0) { Daemon::Answers } else { Daemon::HasDied })
+    match status {
+        Some(0) => Ok(Daemon::Answers),
+        Some(1) => Ok(Daemon::HasDied),
+        // Nothing was learnt, and nobody may take a mount away for that.
+        _ => Err(io::Error::other("the process that asked for the daemon of this mount was killed")),
+    }
 }
 
 /// The lines of a mountinfo file; lines of another form are passed over. See proc(5) for the fields.

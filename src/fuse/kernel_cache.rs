@@ -254,12 +254,16 @@ impl KernelCache {
 
     /// The kernel is about to be told that a file is open.
     pub(super) fn open(&self, ino: Ino) {
-        self.known.open(ino);
+        if self.sharing != Sharing::Alone {
+            self.known.open(ino);
+        }
     }
 
     /// The kernel has closed an open file.
     pub(super) fn close_file(&self, ino: Ino) {
-        self.known.close(ino);
+        if self.sharing != Sharing::Alone {
+            self.known.close(ino);
+        }
     }
 
     /// What the kernel takes these names for may be wrong from the reply on that is about to be sent. It is to ask for every

@@ -94,15 +94,14 @@ impl Namespace {
         data: &[u8],
         drop_privileges: bool,
     ) -> Result<Privileges> {
-        let pin = self.inodes.pin(ino);
-        let mut io = pin.io.write();
-        self.put(&pin, &mut io, ino)?;
-        let stamp = self.stamp(drop_privileges);
-        self.retry(|| {
-            let (_, node) = self.live_node(ino)?;
-            let room = regular(&node)?.size.saturating_sub(offset);
-            let within = usize::try_from(room).map_or(data, |room| &data[..room.min(data.len())]);
-            self.write_to(&pin, &mut io, (ino, &node), offset, within, stamp)
+        self.in_turn(ino, |pin, io| {
+            let stamp = self.stamp(drop_privileges);
+            self.retry(|| {
+                let (_, node) = self.live_node(ino)?;
+                let room = regular(&node)?.size.saturating_sub(offset);
+                let within = usize::try_from(room).map_or(data, |room| &data[..room.min(data.len())]);
+                self.write_to(pin, io, (ino, &node), offset, within, stamp)
+            })
         })
     }
 
@@ -114,10 +113,15 @@ impl Namespace {
         data: &[u8],
         drop_privileges: bool,
     ) -> Result<Privileges> {
+        self.in_turn(ino, |pin, io| self.write_through(pin, io, ino, at, data, self.stamp(drop_privileges)))
+    }
+
+    /// Works in the turn of whoever writes to the file, when what was kept back of it is committed.
+    fn in_turn<T>(&self, ino: Ino, work: impl FnOnce(&Pin<'_>, &mut Io) -> Result<T>) -> Result<T> {
         let pin = self.inodes.pin(ino);
         let mut io = pin.io.write();
         self.put(&pin, &mut io, ino)?;
-        self.write_through(&pin, &mut io, ino, at, data, self.stamp(drop_privileges))
+        work(&pin, &mut io)
     }
 
     /// Commits `data`, in the turn of whoever writes to the file.
