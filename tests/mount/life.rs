@@ -251,8 +251,10 @@ fn a_daemon_that_dies_before_it_has_mounted_is_told_of_with_its_log() {
         daemon.is_some()
     });
     // Both have looked at the log by the time that it has let go of who started it.
-    let leader = |pid: u32| rustix::process::getsid(rustix::process::Pid::from_raw(pid as i32)).unwrap();
-    until("it is a daemon", || leader(daemon.unwrap()).as_raw_nonzero().get() as u32 == daemon.unwrap());
+    // The sixth field of its stat is its session, zero while that is one of a process that cannot be seen from here.
+    let stat = format!("/proc/{}/stat", daemon.unwrap());
+    let session = || fs::read_to_string(&stat).unwrap().rsplit(") ").next()?.split(' ').nth(3)?.parse().ok();
+    until("it is a daemon", || session() == daemon);
     let mut appended = File::options().append(true).open(&log).unwrap();
     appended.write_all(b"[now ERROR lockwood] a defect\nand where\n").unwrap();
     signal(daemon.unwrap(), Signal::KILL);
