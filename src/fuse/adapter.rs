@@ -157,10 +157,9 @@ impl Filesystem for Adapter {
         }
         let is_root = ino == INodeNo::ROOT;
         // While the store is away `.lockwood` says so; Linux asks for the root before it looks there.
-        if is_root
-            && self.namespace().store().outage().is_some()
-            && let Some(attr) = *self.0.root.lock()
-        {
+        let is_away = || self.namespace().store().outage().is_some();
+        let known = || if is_root && is_away() { *self.0.root.lock() } else { None };
+        if let Some(attr) = known() {
             return reply.attr(&control::TTL, &attr);
         }
         let asked = ambient::monotonic();
@@ -171,7 +170,10 @@ impl Filesystem for Adapter {
                 }
                 reply.attr(&self.0.cache.asked_ttl(asked), &attr);
             }
-            Err(error) => reply.error(self.failed_by_name("getattr", ino)(error)),
+            Err(error) => match known() {
+                Some(attr) => reply.attr(&control::TTL, &attr),
+                None => reply.error(self.failed_by_name("getattr", ino)(error)),
+            },
         }
     }
 

@@ -19,6 +19,8 @@ use crate::store::cells::{CasError, Cell, CellKey, Cells, StoredCell};
 
 /// How many requests in a row may fail before the store is said to fail.
 const FAILURES_MAX: u32 = 12;
+/// And for how long: a store that is away has been waited for by its engine.
+const FAILING_MAX: Duration = Duration::from_secs(5);
 /// How often others may be first. Each time they are, they have made a change, so this is no small number.
 const CONFLICTS_MAX: u32 = 10_000;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -57,10 +59,13 @@ impl Store {
     /// The store's last.
     pub(super) fn insist<T>(&self, mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
         let mut pauses = Pauses::new(self, 0, PAUSE_MIN, PAUSE_MAX);
+        let begun = self.clock.now();
         loop {
             match ask() {
                 Err(StoreError::Engine { .. } | StoreError::Unknown(_))
-                    if pauses.count < FAILURES_MAX && !self.clock.is_over() =>
+                    if pauses.count < FAILURES_MAX
+                        && self.clock.now().saturating_sub(begun) < FAILING_MAX
+                        && !self.clock.is_over() =>
                 {
                     pauses.pause();
                 }
@@ -82,6 +87,7 @@ impl Store {
     ) -> Result<Option<StoredCell>, StoreError> {
         let mut pauses = Pauses::new(self, 0, PAUSE_MIN, PAUSE_MAX);
         let (mut failures, mut conflicts) = (0, 0);
+        let mut failing_since = None;
         let mut unanswered = None;
         let mut known = known;
         loop {
@@ -98,6 +104,7 @@ impl Store {
             };
             let expected = current.map(|cell| cell.version);
             let mut was_conflict = false;
+            let asked = self.clock.now();
             let error = match self.cells.cas(key, expected, next.clone()) {
                 Ok(version) => return Ok(next.map(|cell| StoredCell { version, cell: cell.into() })),
                 Err(CasError::Conflict) => {
@@ -117,7 +124,10 @@ impl Store {
                 }
                 Err(CasError::Store(error)) => return Err(error),
             };
-            let given_up = failures > 0 && self.clock.is_over();
+            failing_since = if was_conflict { None } else { failing_since.or(Some(asked)) };
+            let failing_for = |since| self.clock.now().saturating_sub(since);
+            let for_too_long = failing_since.is_some_and(|since| failing_for(since) >= FAILING_MAX);
+            let given_up = for_too_long || (failures > 0 && self.clock.is_over());
             if failures > FAILURES_MAX || conflicts > CONFLICTS_MAX || given_up {
                 return Err(error);
             }

@@ -185,6 +185,15 @@ impl Locks {
 }
 
 impl LockGuard {
+    /// Which operation holds the locks.
+    pub fn op(&self) -> OpId {
+        match self {
+            Self::Table(guard) => guard.op(),
+            Self::Documents(guard) => guard.op(),
+            Self::Redlock(guard) => guard.op(),
+        }
+    }
+
     /// Makes the change that the locks were taken for. While it runs they are not broken; once they have been, it does
     /// not run. To be called once.
     ///
@@ -260,7 +269,7 @@ impl LockGuard {
     }
 
     /// Leaves the locks where they are until the session has ended, if they are documents, or until they end by themselves:
-    /// for an operation that does not know what became of its change.
+    /// for an operation that will not know what became of its change.
     pub fn abandon(self) {
         match self {
             Self::Table(_) => {}

@@ -18,12 +18,14 @@
 //!    [`ops::later`], [`write_back`].
 //! 10. Access control lists, whose masks and defaults are the server's part: [`acl`].
 //! 11. Files that the kernel reads and writes past all this: [`ops::passthrough`], [`passthrough`].
+//! 12. A rename of which a store that was away has not said whether it was made: [`in_doubt`].
 
 pub mod acl;
 mod advisory;
 mod collect;
 mod error;
 mod gate;
+mod in_doubt;
 mod inodes;
 mod membership;
 mod numbers;
@@ -58,6 +60,7 @@ pub use write_back::WriteBackCounters;
 
 use advisory::Advisory;
 use gate::Gate;
+use in_doubt::InDoubt;
 use inodes::InodeTable;
 use membership::Membership;
 use numbers::InodeNumbers;
@@ -167,6 +170,7 @@ pub struct Namespace {
     /// On a store that other hosts use as well.
     membership: Option<Membership>,
     session: SessionId,
+    in_doubt: InDoubt,
     gate: Arc<Gate>,
     volume: Volume,
     settings: Settings,
@@ -210,6 +214,16 @@ impl Namespace {
     /// The volume document as it was when the volume was mounted.
     pub fn volume(&self) -> &Volume {
         &self.volume
+    }
+
+    /// How many inodes are open or at work on.
+    pub fn open_inodes(&self) -> usize {
+        self.inodes.open_count()
+    }
+
+    /// How many renames there are of which it is not known yet whether they were made.
+    pub fn in_doubt(&self) -> usize {
+        self.in_doubt.count()
     }
 
     /// Every change that an operation makes goes through here: when this returns, the other mounts of the process know.

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use super::advisory::Advisory;
 use super::collect::Collector;
 use super::gate::Gate;
+use super::in_doubt::InDoubt;
 use super::inodes::InodeTable;
 use super::membership::{Beginning, Membership};
 use super::numbers::InodeNumbers;
@@ -117,6 +118,7 @@ impl Process {
         let gate = Arc::<Gate>::default();
         Namespace {
             numbers: InodeNumbers::new(Arc::clone(&self.store), Arc::clone(&gate)),
+            in_doubt: InDoubt::new(Arc::clone(&self.store), session),
             store: self.store,
             contents: self.contents.by(session),
             locks,
@@ -243,6 +245,7 @@ impl Namespace {
     pub fn end(&self) -> Result<()> {
         self.flush_all();
         self.locks.close_session(self.session);
+        self.in_doubt.finish();
         self.advisory.drop_session(self.session);
         let mut live = self.peers.live();
         live.retain(|session| *session != self.session);
@@ -368,11 +371,6 @@ impl Namespace {
             }
         }
         Ok(())
-    }
-
-    /// How many inodes are open or at work on.
-    pub fn open_inodes(&self) -> usize {
-        self.inodes.open_count()
     }
 }
 

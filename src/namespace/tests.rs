@@ -10,6 +10,7 @@ mod bytes;
 mod counts;
 mod fenced;
 mod grown;
+mod in_doubt;
 mod links;
 mod listing;
 mod opens;

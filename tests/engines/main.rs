@@ -9,6 +9,7 @@ mod common;
 mod advisory;
 mod contents;
 mod failover;
+mod in_doubt;
 mod kept;
 mod opens;
 mod opensearch;

@@ -117,6 +117,9 @@ pub struct Status {
     /// Changes through other mounts of the process that this mount's kernel was told of.
     #[serde(default)]
     pub notices: u64,
+    /// Renames of which the store has not said yet whether they were made: they keep their locks.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub in_doubt: usize,
     /// Inodes that are open.
     pub open_inodes: u64,
     /// Room for more, in bytes.
@@ -171,6 +174,11 @@ impl From<Outage> for Away {
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref)] // Serde's choice.
+fn is_none(count: &usize) -> bool {
+    *count == 0
+}
+
 fn status(shared: &Shared) -> Result<Status> {
     let (namespace, facts) = (&shared.namespace, shared.control.facts());
     let space = namespace.space()?;
@@ -191,6 +199,7 @@ fn status(shared: &Shared) -> Result<Status> {
         log: facts.log.clone(),
         requests: shared.requests.load(Relaxed),
         notices: shared.cache.told(),
+        in_doubt: namespace.in_doubt(),
         open_inodes: namespace.open_inodes() as u64,
         free_bytes: space.blocks_available.saturating_mul(space.block_size),
         away: namespace.store().outage().map(Into::into),

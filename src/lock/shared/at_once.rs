@@ -161,8 +161,9 @@ impl SharedLocks {
         Ok(AtOnce::Partly)
     }
 
-    /// Releases each of these locks by itself, from the leaf to the root, and returns those that could not be.
-    pub(super) fn release_each(&self, mut held: Vec<Held>, op: OpId) -> Vec<Held> {
+    /// Releases each of these locks by itself, from the leaf to the root. A store that is away is waited for once: what is
+    /// left are ghosts, which go when it is back.
+    pub(super) fn release_each(&self, mut held: Vec<Held>, op: OpId) {
         held.reverse();
         let cells: Vec<_> = held.iter().map(|held| held.known.clone()).collect();
         let changes = self.without_claims(&held, cells, op).unwrap_or_default();
@@ -171,16 +172,21 @@ impl SharedLocks {
         let answers = if is_tried { Vec::new() } else { self.store.cells.cas_each(&changes) };
         let gone: Vec<&CellKey> =
             changes.iter().zip(&answers).filter(|(_, answer)| answer.is_ok()).map(|(c, _)| &c.key).collect();
-        let mut left = Vec::new();
         for mut held in held.into_iter().filter(|held| !gone.contains(&&held.key)) {
             let by = held.claimed_by(op);
             let known = held.known.take().filter(|_| answers.is_empty());
-            if let Err(error) = take_out(&self.store, &held.key, known, |claim| is_own(claim, by)) {
-                log::warn!("{:?} was not released by {by}: {error}; others will remove the claim", held.key);
-                left.push(held);
+            let Err(error) = take_out(&self.store, &held.key, known, |claim| is_own(claim, by)) else {
+                continue;
+            };
+            let key = &held.key;
+            if matches!(error, StoreError::Engine { .. } | StoreError::Unknown(_)) {
+                log::warn!(
+                    "{key:?}, and what {by} has above, was not released: {error}; others will remove the claims"
+                );
+                return;
             }
+            log::warn!("{key:?} was not released by {by}: {error}; others will remove the claim");
         }
-        left
     }
 
     /// What the documents become with all locks held; none if one is not free.

@@ -137,8 +137,7 @@ impl Drop for SharedGuard {
 /// Lets go of what an operation has claimed.
 fn release(locks: &SharedLocks, op: OpId, held: Vec<Held>) {
     if !locks.release_at_once(&held, op).unwrap_or(false) {
-        // What could not be released has been said.
-        drop(locks.release_each(held, op));
+        locks.release_each(held, op);
     }
 }
 

@@ -124,7 +124,7 @@ impl Namespace {
                 None => self.move_names(caller, rename, &resolved, None),
                 Some(request) if may_have_waited => {
                     let guard = self.lock(request, patience)?;
-                    ended(self.look_and_move(caller, rename, &paths, &resolved, &guard), guard)
+                    self.ended(rename, self.look_and_move(caller, rename, &paths, &resolved, &guard), guard)
                 }
                 Some(request) if self.may_lock_beside(&resolved) => {
                     self.lock_and_move(caller, rename, &resolved, request)
@@ -132,7 +132,7 @@ impl Namespace {
                 Some(request) => {
                     let guard = self.lock(request, patience)?;
                     let moves = || self.move_names(caller, rename, &resolved, Some(&guard));
-                    ended(guard.while_held(moves), guard)
+                    self.ended(rename, guard.while_held(moves), guard)
                 }
             };
             if outcome.is_ok() {
@@ -192,7 +192,7 @@ impl Namespace {
         });
         let made = self.commit_once(&commit, granting).map(|_| resolved.moved(rename.manner));
         match granted {
-            Some(Ok(guard)) => ended(made, guard),
+            Some(Ok(guard)) => self.ended(rename, made, guard),
             // Who was sent away because the session is dead is told so.
             Some(Err(refused)) => self.gate.enter().map_err(Into::into).and(Err(refused.into())),
             None => made,
@@ -395,19 +395,19 @@ impl Namespace {
         let commit = commit.put(rename.source_key(), Document::Entry(entry)).absent(Key::Node(ino));
         Ok(commit.put(Key::Node(ino), Document::Node(node)))
     }
-}
 
-/// Ends a rename that was made under these locks, or not.
-fn ended<T>(outcome: Result<T>, guard: LockGuard) -> Result<T> {
-    // Should the change still be made, nobody may have moved what it rests on.
-    if matches!(outcome, Err(NamespaceError::Store(StoreError::Unknown(_)))) {
-        guard.abandon();
-        return outcome;
-    }
-    match (outcome, guard.release()) {
-        // It starts over only if nobody was told that it is ended.
-        (Err(NamespaceError::Conflict(_)), Err(revoked)) => Err(revoked.into()),
-        (outcome, _) => outcome,
+    /// Ends a rename that was made under these locks, or not.
+    fn ended<T>(&self, rename: &Rename, outcome: Result<T>, guard: LockGuard) -> Result<T> {
+        // Should the change still be made, nobody may have moved what it rests on.
+        if matches!(outcome, Err(NamespaceError::Store(StoreError::Unknown(_)))) {
+            self.in_doubt.keep([rename.source_key(), rename.target_key()], guard);
+            return outcome;
+        }
+        match (outcome, guard.release()) {
+            // It starts over only if nobody was told that it is ended.
+            (Err(NamespaceError::Conflict(_)), Err(revoked)) => Err(revoked.into()),
+            (outcome, _) => outcome,
+        }
     }
 }
 

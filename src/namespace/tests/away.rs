@@ -1,5 +1,5 @@
 //! An engine whose changes of advisory locks, removals and syncs can fail, of which a document can be damaged, whose
-//! notices can be lost, and which counts what it is asked.
+//! notices and answers to renames can be lost, and which counts what it is asked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -25,6 +25,12 @@ pub(super) struct Engine {
     pub(super) keeps: AtomicBool,
     /// Nothing is made to last.
     pub(super) unsynced: AtomicBool,
+    /// The answer to the next rename is lost, and whether it is made before that.
+    pub(super) loses: Mutex<Option<bool>>,
+    /// The rename whose answer was lost.
+    pub(super) lost: Mutex<Option<Commit>>,
+    /// No name is changed after that.
+    pub(super) names_stay: AtomicBool,
     /// Nobody is told of anything.
     silent: bool,
     /// How often it was asked for documents, one or many.
@@ -77,6 +83,17 @@ impl Store for Engine {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
         let of_locks = commit.writes.iter().any(|write| matches!(write.key(), Key::Advisory(_)));
         let removes = commit.writes.iter().any(|write| matches!(write, Write::Delete(Key::Node(_))));
+        let of_names = commit.writes.iter().any(|write| matches!(write.key(), Key::Entry(..)));
+        if of_names && let Some(is_made) = self.loses.lock().take() {
+            *self.lost.lock() = Some(commit.clone());
+            if is_made {
+                self.memory.commit(commit)?;
+            }
+            return Err(StoreError::Unknown("a test".to_owned()).into());
+        }
+        if of_names && self.names_stay.load(SeqCst) {
+            return Err(is_away().into());
+        }
         if (of_locks && self.away.load(SeqCst)) || (removes && self.keeps.load(SeqCst)) {
             return Err(is_away().into());
         }
