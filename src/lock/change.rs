@@ -19,8 +19,10 @@ use crate::store::cells::{CasError, Cell, CellKey, Cells, StoredCell};
 
 /// How many requests in a row may fail before the store is said to fail.
 const FAILURES_MAX: u32 = 12;
-/// And for how long: a store that is away has been waited for by its engine.
+/// And for how long, if they take long by themselves: an engine waits for a store that is away.
 const FAILING_MAX: Duration = Duration::from_secs(5);
+/// But so many are made: an engine that waits for one answer as long as that may then ask another server.
+const FAILURES_MIN: u32 = 3;
 /// How often others may be first. Each time they are, they have made a change, so this is no small number.
 const CONFLICTS_MAX: u32 = 10_000;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -64,7 +66,8 @@ impl Store {
             match ask() {
                 Err(StoreError::Engine { .. } | StoreError::Unknown(_))
                     if pauses.count < FAILURES_MAX
-                        && self.clock.now().saturating_sub(begun) < FAILING_MAX
+                        && (pauses.count + 1 < FAILURES_MIN
+                            || self.clock.now().saturating_sub(begun) < FAILING_MAX)
                         && !self.clock.is_over() =>
                 {
                     pauses.pause();
@@ -126,7 +129,8 @@ impl Store {
             };
             failing_since = if was_conflict { None } else { failing_since.or(Some(asked)) };
             let failing_for = |since| self.clock.now().saturating_sub(since);
-            let for_too_long = failing_since.is_some_and(|since| failing_for(since) >= FAILING_MAX);
+            let for_too_long = failures >= FAILURES_MIN
+                && failing_since.is_some_and(|since| failing_for(since) >= FAILING_MAX);
             let given_up = for_too_long || (failures > 0 && self.clock.is_over());
             if failures > FAILURES_MAX || conflicts > CONFLICTS_MAX || given_up {
                 return Err(error);

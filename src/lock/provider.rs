@@ -2,7 +2,7 @@
 //! of a shared one that are kept on servers of their own.
 //!
 //! Owns nothing but the choice. What differs for the callers: locks that are documents can fail as the store does, and an
-//! operation that does not know what became of its commit leaves them behind ([`LockGuard::abandon`]); and operations of
+//! operation that will not know what became of its commit leaves them behind ([`LockGuard::abandon`]); and operations of
 //! other hosts cannot be fenced one by one, only with their session. And locks on servers of their own end by themselves, so
 //! whoever holds them may have lost them without knowing.
 

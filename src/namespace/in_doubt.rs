@@ -1,13 +1,12 @@
 //! Renames in doubt: the store was away for too long to say whether they were made.
 //!
-//! Owns their locks, and the thread that finds out when the store is back.
+//! Owns their locks, and the thread that finds out when the store is back. Imports `lock` and `store`.
 //!
 //! What is hard: such a rename may still be made, by a request that is under way, and must not meet a tree that others
 //! have moved meanwhile; so its locks are not let go of before that is impossible. Its commit rests on both of its names,
-//! each at the version that it has read. So one of them is written anew as it stands, at the version that it has now: if that
-//! succeeds, the rename has been made before, or meets a version that it has not read, and never will be. Only if there
-//! is neither name is nothing written; then it is enough that both are absent at one instant, where the store tells that by
-//! more than a read.
+//! each at the version that it has read, and moves one of them away. So its names are written anew as they stand, each at the
+//! version that it has now: if that succeeds, the rename has been made before, or meets a version that it has not read and
+//! never will be. A name that is not there is checked to be absent at the same instant.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,10 +14,11 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::gate::Gate;
 use crate::ambient;
 use crate::document::{Key, SessionId};
 use crate::lock::LockGuard;
-use crate::store::{Commit, CommitError, Store, StoreError};
+use crate::store::{Commit, CommitError, Need, Store, StoreError};
 
 /// After so long it is tried to find out, then after twice as long, up to the longest.
 const AFTER: Duration = Duration::from_millis(250);
@@ -32,16 +32,17 @@ pub(super) struct InDoubt {
 
 struct Shared {
     store: Arc<dyn Store>,
+    gate: Arc<Gate>,
     session: SessionId,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct State {
     renames: Vec<Rename>,
     /// How many the thread has in its hands.
     looked_at: usize,
+    after: Duration,
     is_over: bool,
 }
 
@@ -52,8 +53,9 @@ struct Rename {
 }
 
 impl InDoubt {
-    pub(super) fn new(store: Arc<dyn Store>, session: SessionId) -> Self {
-        let shared = Shared { store, session, state: Mutex::default(), changed: Condvar::new() };
+    pub(super) fn new(store: Arc<dyn Store>, gate: Arc<Gate>, session: SessionId) -> Self {
+        let state = State { renames: Vec::new(), looked_at: 0, after: AFTER, is_over: false };
+        let shared = Shared { store, gate, session, state: Mutex::new(state), changed: Condvar::new() };
         Self { shared: Arc::new(shared), thread: Mutex::default() }
     }
 
@@ -64,16 +66,13 @@ impl InDoubt {
         if state.is_over {
             return guard.abandon();
         }
-        let op = guard.op();
-        log::warn!(
-            "whether {op} has renamed {} to {} the store does not say: it keeps its locks",
-            names[0],
-            names[1]
-        );
+        let (op, [from, to]) = (guard.op(), &names);
+        log::warn!("whether {op} has renamed {from} to {to} the store does not say: it keeps its locks");
         state.renames.push(Rename { names, guard });
+        state.after = AFTER;
         drop(state);
-        self.shared.changed.notify_one();
-        if thread.is_none() {
+        self.shared.changed.notify_all();
+        if thread.as_ref().is_none_or(JoinHandle::is_finished) {
             let theirs = Arc::clone(&self.shared);
             match ambient::spawn("lockwood-doubt", move || theirs.run()) {
                 Ok(started) => *thread = Some(started),
@@ -93,9 +92,9 @@ impl InDoubt {
 
     /// Leaves what is in doubt to who cleans up after the session.
     pub(super) fn finish(&self) {
-        let thread = self.thread.lock().take();
         self.shared.state.lock().is_over = true;
-        self.shared.changed.notify_one();
+        self.shared.changed.notify_all();
+        let thread = self.thread.lock().take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             log::error!("the thread that finds out what became of renames has panicked");
         }
@@ -113,20 +112,24 @@ impl Drop for InDoubt {
 
 impl Shared {
     fn run(&self) {
-        let mut after = AFTER;
+        let mut state = self.state.lock();
         loop {
-            let mut state = self.state.lock();
             self.changed.wait_while(&mut state, |state| state.renames.is_empty() && !state.is_over);
+            let after = state.after;
             self.changed.wait_while_for(&mut state, |state| !state.is_over, after);
             if state.is_over {
                 return;
             }
+            // Its patience is for who cannot do without an answer; and the end of the mount waits for this thread.
+            if self.store.outage().is_some() {
+                continue;
+            }
             let renames = std::mem::take(&mut state.renames);
             state.looked_at = renames.len();
+            state.after = (after * 2).min(AFTER_MAX);
             drop(state);
             let left: Vec<Rename> = renames.into_iter().filter_map(|rename| self.look_at(rename)).collect();
-            after = if left.is_empty() { AFTER } else { (after * 2).min(AFTER_MAX) };
-            let mut state = self.state.lock();
+            state = self.state.lock();
             state.looked_at = 0;
             state.renames.extend(left);
         }
@@ -134,8 +137,7 @@ impl Shared {
 
     /// Lets go of the locks of a rename if it is decided; else it is returned.
     fn look_at(&self, rename: Rename) -> Option<Rename> {
-        // Its patience is for who cannot do without an answer; and the end of the mount waits for this thread.
-        if self.store.outage().is_some() {
+        if self.state.lock().is_over || self.store.outage().is_some() {
             return Some(rename);
         }
         let op = rename.guard.op();
@@ -160,10 +162,11 @@ impl Shared {
         }
     }
 
-    /// Whether a rename of these names has been made, or never will be.
+    /// Whether a rename of these names has been made, or never will be; else they were being changed.
     fn is_decided(&self, names: &[Key; 2]) -> Result<bool, StoreError> {
         self.store.forget(names);
-        let mut commit = Commit::new().by(self.session);
+        // It takes no room that was not taken before.
+        let mut commit = Commit::new().by(self.session).needing(Need::Passing);
         for (key, found) in names.iter().zip(self.store.get_many(names)?) {
             commit = match found {
                 Some(found) => {
@@ -172,9 +175,9 @@ impl Shared {
                 None => commit.absent(key.clone()),
             };
         }
-        let certain = !commit.writes.is_empty() || self.store.intents().is_none();
+        let _pass = self.gate.enter()?;
         match self.store.commit(&commit) {
-            Ok(_) => Ok(certain),
+            Ok(_) => Ok(true),
             Err(CommitError::Conflict(_)) => Ok(false),
             Err(CommitError::Store(error)) => Err(error),
         }

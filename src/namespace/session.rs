@@ -118,7 +118,7 @@ impl Process {
         let gate = Arc::<Gate>::default();
         Namespace {
             numbers: InodeNumbers::new(Arc::clone(&self.store), Arc::clone(&gate)),
-            in_doubt: InDoubt::new(Arc::clone(&self.store), session),
+            in_doubt: InDoubt::new(Arc::clone(&self.store), Arc::clone(&gate), session),
             store: self.store,
             contents: self.contents.by(session),
             locks,

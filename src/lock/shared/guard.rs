@@ -88,7 +88,7 @@ impl SharedGuard {
     }
 
     /// Leaves the claims where they are, until the session has ended and its intents are settled. For an operation that
-    /// cannot find out what became of its commit: should that still be decided, it needs the locks.
+    /// will not find out what became of its commit: should that still be decided, it needs the locks.
     pub fn abandon(mut self) {
         self.leave_all();
     }

@@ -13,7 +13,8 @@
 //!    by the same compare-and-set; who waits looks again and again, and removes the ghosts before it.
 //! 5. A set that nobody else wants must not cost a request for each lock: [`at_once`].
 //! 6. What is shared again and again must not cost a request each time: [`kept`].
-//! 7. An operation that does not know what became of its commit must not let its locks go: [`SharedGuard::abandon`].
+//! 7. While it is not known what became of its commit an operation must not let its locks go, and if its session ends
+//!    before that, nobody but who recovers it may: [`SharedGuard::abandon`].
 
 mod at_once;
 pub mod claims;

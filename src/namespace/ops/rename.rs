@@ -27,7 +27,7 @@ use crate::store::{Commit, StoreError};
 
 pub use resolved::{rests_on, still_fits};
 
-use self::resolved::{Paths, Resolution, Resolved, Side};
+use self::resolved::{Paths, Resolution, Resolved, Side, nothing_moved};
 use super::make::{Make, What};
 use super::remove::After;
 
@@ -381,7 +381,7 @@ impl Namespace {
         now: Timestamp,
         commit: Commit,
     ) -> Result<Commit> {
-        let ino = self.numbers.take()?;
+        let ino = self.numbers.take().map_err(|error| nothing_moved("taking an inode number", error))?;
         let make = Make {
             parent: rename.parent,
             name: &rename.name,

@@ -75,12 +75,8 @@ impl Namespace {
                 // Two names of one file; unless one of them is only remembered, and what is asked for has to be done.
                 let checks = resolved.checks(rename);
                 return match self.commit(&Commit { checks, ..Commit::new() }) {
-                    // Whatever came of it, nothing was changed.
-                    Err(NamespaceError::Store(StoreError::Unknown(cause))) => {
-                        let what = "checking that two names are of one file".to_owned();
-                        Err(StoreError::Engine { what, source: cause.into() }.into())
-                    }
-                    outcome => outcome.map(|_| Resolution::Same(resolved.moved(rename.manner))),
+                    Err(error) => Err(nothing_moved("checking that two names are of one file", error)),
+                    Ok(_) => Ok(Resolution::Same(resolved.moved(rename.manner))),
                 };
             }
             _ => {}
@@ -118,6 +114,16 @@ impl Namespace {
         let Some((version, entry)) = self.entry(key)? else { return Ok(None) };
         let node = self.target(key, entry)?;
         Ok(Some(Side { version, entry, node }))
+    }
+}
+
+/// An error of something that moves no name: what became of that makes no rename doubtful.
+pub(super) fn nothing_moved(what: &str, error: NamespaceError) -> NamespaceError {
+    match error {
+        NamespaceError::Store(StoreError::Unknown(cause)) => {
+            StoreError::Engine { what: what.to_owned(), source: cause.into() }.into()
+        }
+        other => other,
     }
 }
 

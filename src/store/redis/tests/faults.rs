@@ -86,6 +86,27 @@ fn what_cannot_be_settled_is_unknown() {
     assert_eq!(children(&store), 1, "what was given up arrived after its lane had gone on");
 }
 
+/// Twice lost: it made the commit void whose answer was lost after it, and that one was made again.
+#[test]
+fn a_question_for_an_outcome_that_arrives_late_changes_no_later_one() {
+    let Some(server) = RedisServer::start() else { return };
+    let store = store(&server.url("v"));
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    store.commit(&add_one()).unwrap();
+    let mut admin = admin(&server);
+    let outcomes: String =
+        redis::cmd("KEYS").arg("*outcomes:*").query::<Vec<_>>(&mut admin).unwrap().remove(0);
+    let noted = |admin: &mut redis::Connection| {
+        redis::cmd("HGETALL").arg(&outcomes).query::<Vec<String>>(admin).unwrap()
+    };
+    let before = noted(&mut admin);
+    let [lane, last] = &before[..] else { panic!("one lane: {before:?}") };
+    assert!(last.starts_with("2 "), "{last}");
+    let settle = redis::Script::new(include_str!("../settle.lua"));
+    let late: Vec<String> = settle.key(&outcomes).arg(lane).arg(1).arg(100).invoke(&mut admin).unwrap();
+    assert_eq!((late, noted(&mut admin)), (vec!["late".to_owned()], before));
+}
+
 #[test]
 fn nothing_lands_after_the_fence() {
     const THREADS: u64 = 4;
