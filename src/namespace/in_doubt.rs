@@ -4,9 +4,9 @@
 //!
 //! What is hard: such a rename may still be made, by a request that is under way, and must not meet a tree that others
 //! have moved meanwhile; so its locks are not let go of before that is impossible. Its commit rests on both of its names,
-//! each at the version that it has read, and moves one of them away. So its names are written anew as they stand, each at the
-//! version that it has now: if that succeeds, the rename has been made before, or meets a version that it has not read and
-//! never will be. A name that is not there is checked to be absent at the same instant.
+//! each at the version that it has read. So they are written anew as they stand, each at the version that it has now: if
+//! that succeeds, the rename has been made before, or meets a version that it has not read and never will be. A name that is
+//! not there is checked to be absent at the same instant.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
