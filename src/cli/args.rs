@@ -119,7 +119,7 @@ Options (-o, as in mount(8)):
 Of volumes that many hosts share:
   cache_ttl=SECONDS      nothing that others may have changed is remembered for longer (default 1)
   lease=SECONDS          without a sign of life others take this mount for dead (default 10)
-  hard, soft[=SECONDS]   how long an operation waits for a server that is away before it fails
+  hard, soft[=SECONDS]   how long each request of an operation waits for a server that is away before it fails
   (default hard: 60; soft: 5)
   allow-volatile         take a server that may forget what it has acknowledged: the volume when it restarts (Redis), or
   changes that are not on disk yet (OpenSearch); allow-weak is the same

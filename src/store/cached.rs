@@ -31,6 +31,10 @@ use crate::document::{Document, Key, Kind, SessionId, Stored, Version};
 /// The version of a directory of which only a merge was seen.
 const UNCERTAIN: Version = Version(u64::MAX);
 
+/// How long a reader waits for another one that asks for the same document. Then it asks as well: a store that is away is
+/// waited for by all at the same time, and not by one after the other.
+const OTHERS_WAITED_FOR: Duration = Duration::from_secs(1);
+
 /// What stood under a key, and when that was asked for.
 #[derive(Clone)]
 struct Seen {
@@ -155,7 +159,7 @@ impl Reader for CachedStore {
             return self.engine.get(key);
         }
         loop {
-            match self.memory.documents.get_value_or_guard(key, None) {
+            match self.memory.documents.get_value_or_guard(key, Some(OTHERS_WAITED_FOR)) {
                 GuardResult::Value(seen) if self.is_fresh(&seen) => return Ok(seen.found),
                 GuardResult::Value(_) => drop(self.memory.documents.remove(key)),
                 GuardResult::Guard(guard) => {

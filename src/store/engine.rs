@@ -135,10 +135,16 @@ fn volume_of(store: &dyn Store) -> Result<Volume, StoreError> {
     }
 }
 
+/// How long an answer of Redis is waited for at least.
+const ANSWER_MIN: Duration = Duration::from_secs(2);
+
 impl From<EngineOptions> for redis::Options {
     fn from(options: EngineOptions) -> Self {
         let EngineOptions { password, allow_volatile, patience } = options;
-        Self { password, allow_volatile, patience, ..Self::default() }
+        let all = Self::default();
+        // Who has less patience than an answer may take at most is not kept longer; but a server may be busy.
+        let answer_within = all.answer_within.min(patience.max(ANSWER_MIN));
+        Self { password, allow_volatile, patience, answer_within }
     }
 }
 

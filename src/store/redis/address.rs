@@ -94,6 +94,8 @@ impl Address {
                 redis = redis.set_password(found);
             }
         }
+        // That is two requests more for each connection, and each waits for its answer.
+        let redis = redis.set_skip_set_lib_name();
         // Without this each request would wait for the answer to the one before it.
         let tcp = TcpSettings::default().set_nodelay(true);
         let info = info.set_redis_settings(redis).set_tcp_settings(tcp);

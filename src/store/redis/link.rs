@@ -188,8 +188,11 @@ impl Held<'_> {
     /// Several requests in one round trip, each with its answer. That a key is of another type is an answer: it is damage to
     /// one document.
     pub(super) fn ask_all(&mut self, requests: &Pipeline) -> Result<Vec<Value>, Failed> {
-        let packed = requests.get_packed_pipeline();
-        let answers = self.connection()?.req_packed_commands(&packed, 0, requests.len());
+        let connection = self.connection()?;
+        // By ourselves: when an answer does not come in time the library waits as long for each of the others.
+        let sent = connection.send_packed_command(&requests.get_packed_pipeline());
+        let answers: Result<Vec<Value>, RedisError> =
+            sent.and_then(|()| (0..requests.len()).map(|_| connection.recv_response()).collect());
         let refused = answers.iter().flatten().find_map(|answer| match answer {
             Value::ServerError(error) if error.code() != "WRONGTYPE" => Some(error.clone()),
             _ => None,

@@ -71,6 +71,22 @@ fn a_request_that_arrives_late_changes_nothing() {
     }
 }
 
+/// Each of several answers was waited for, one after the other.
+#[test]
+fn a_silent_server_is_waited_for_once_a_request() {
+    const WITHIN: Duration = Duration::from_millis(200);
+    let Some(server) = RedisServer::start() else { return };
+    let options = Options { patience: Duration::ZERO, answer_within: WITHIN, ..options() };
+    let store = connect(&server.url("v"), options).unwrap().0;
+    let keys: Vec<Key> = (1..=30).map(node).collect();
+    store.get_many(&keys).unwrap();
+    redis::cmd("CLIENT").arg("PAUSE").arg(8000).exec(&mut admin(&server)).unwrap();
+    let begun = monotonic();
+    let read = store.get_many(&keys);
+    assert!(matches!(read, Err(StoreError::Engine { .. })), "{read:?}");
+    assert!(begun.elapsed() < WITHIN * 10, "{:?}", begun.elapsed());
+}
+
 #[test]
 fn what_cannot_be_settled_is_unknown() {
     let Some(server) = RedisServer::start() else { return };
