@@ -22,7 +22,7 @@ use crate::store::{Commit, CommitError, Need, Store, StoreError};
 
 /// After so long it is tried to find out, then after twice as long, up to the longest.
 const AFTER: Duration = Duration::from_millis(250);
-const AFTER_MAX: Duration = Duration::from_secs(10);
+const AFTER_MAX: Duration = Duration::from_secs(2);
 
 /// The renames of one session that are in doubt.
 pub(super) struct InDoubt {

@@ -118,7 +118,7 @@ pub struct Status {
     #[serde(default)]
     pub notices: u64,
     /// Renames of which the store has not said yet whether they were made: they keep their locks.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub in_doubt: usize,
     /// Inodes that are open.
     pub open_inodes: u64,
@@ -175,7 +175,7 @@ impl From<Outage> for Away {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // Serde's choice.
-fn is_none(count: &usize) -> bool {
+fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
