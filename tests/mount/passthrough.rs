@@ -466,6 +466,7 @@ fn a_file_that_is_too_large_to_be_passed_is_read_all_the_same() {
         |tib: u64| fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(tib << 40).unwrap();
     set_len(2);
     drop(reader);
+    closed(&mounted);
     set_len(20);
     let mut bytes = [0; 8192];
     File::open(&path).unwrap().read_exact(&mut bytes).unwrap();
