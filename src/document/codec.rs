@@ -28,26 +28,31 @@ pub enum CodecError {
     Malformed(String),
 }
 
-/// Writes a record.
+/// Writes a record, in the place of what is in `record`.
 ///
 /// # Errors
 /// [`CodecError::Malformed`] if the document cannot be encoded, which no document of this program brings about.
-pub fn encode(key: &[u8], version: Version, document: &Document) -> Result<Vec<u8>, CodecError> {
-    let mut record = Vec::with_capacity(128);
+pub fn encode(
+    record: &mut Vec<u8>,
+    key: &[u8],
+    version: Version,
+    document: &Document,
+) -> Result<(), CodecError> {
+    record.clear();
     record.push(FORMAT_VERSION as u8);
     record.extend_from_slice(&version.0.to_le_bytes());
-    let mut record = postcard::serialize_with_flavor(document, Record(record))
+    postcard::serialize_with_flavor(document, Record(record))
         .map_err(|e| CodecError::Malformed(e.to_string()))?;
-    let sum = checksum(key, &record);
+    let sum = checksum(key, record);
     record.extend_from_slice(&sum.to_le_bytes());
-    Ok(record)
+    Ok(())
 }
 
 /// A record under construction. (`postcard::to_extend` treats each byte as an iterator, and that takes twice as long.)
-struct Record(Vec<u8>);
+struct Record<'a>(&'a mut Vec<u8>);
 
-impl Flavor for Record {
-    type Output = Vec<u8>;
+impl Flavor for Record<'_> {
+    type Output = ();
 
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
         self.0.push(byte);
@@ -59,8 +64,8 @@ impl Flavor for Record {
         Ok(())
     }
 
-    fn finalize(self) -> postcard::Result<Vec<u8>> {
-        Ok(self.0)
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
     }
 }
 
@@ -102,6 +107,12 @@ mod tests {
         Body, Content, ContentPlace, Directory, Ino, Locking, Name, Node, Regular, Timestamp, Volume,
     };
     use proptest::prelude::*;
+
+    fn encode(key: &[u8], version: Version, document: &Document) -> Result<Vec<u8>, CodecError> {
+        let mut record = b"what was there".to_vec();
+        super::encode(&mut record, key, version, document)?;
+        Ok(record)
+    }
 
     fn node(body: Body) -> Document {
         let t = Timestamp { sec: -5, nsec: 7 };

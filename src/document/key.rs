@@ -136,20 +136,32 @@ impl Key {
 
     /// The key within its key space, as bytes whose order is the order of documents. Integers are big-endian.
     pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(16 + 32);
+        self.encode_to(&mut bytes);
+        bytes
+    }
+
+    /// The same, behind what is there.
+    pub fn encode_to(&self, bytes: &mut Vec<u8>) {
         match self {
-            Self::Volume => VOLUME.to_vec(),
+            Self::Volume => bytes.extend_from_slice(VOLUME),
             Self::Node(ino) | Self::Content(ino) | Self::Orphan(ino) | Self::Advisory(ino) => {
-                ino.0.to_be_bytes().to_vec()
+                bytes.extend_from_slice(&ino.0.to_be_bytes());
             }
-            Self::Session(id) => id.0.to_be_bytes().to_vec(),
+            Self::Session(id) => bytes.extend_from_slice(&id.0.to_be_bytes()),
             Self::Entry(parent, name) => {
-                let mut bytes = entries_from(*parent, EntryPosition::of(name.as_bytes()));
+                bytes.extend_from_slice(&entries_from(*parent, EntryPosition::of(name.as_bytes())));
                 bytes.extend_from_slice(name.as_bytes());
-                bytes
             }
-            Self::Xattr(ino, name) => [&ino.0.to_be_bytes()[..], name].concat(),
-            Self::Chunk(ino, index) => [ino.0.to_be_bytes(), index.to_be_bytes()].concat(),
-            Self::Lock(id) => id.as_bytes().to_vec(),
+            Self::Xattr(ino, name) => {
+                bytes.extend_from_slice(&ino.0.to_be_bytes());
+                bytes.extend_from_slice(name);
+            }
+            Self::Chunk(ino, index) => {
+                bytes.extend_from_slice(&ino.0.to_be_bytes());
+                bytes.extend_from_slice(&index.to_be_bytes());
+            }
+            Self::Lock(id) => bytes.extend_from_slice(id.as_bytes()),
         }
     }
 
@@ -191,10 +203,10 @@ fn lock(id: &str) -> Option<Key> {
 }
 
 /// The lowest encoded key that an entry of `parent` at or after `position` can have.
-pub fn entries_from(parent: Ino, position: EntryPosition) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(16 + 32);
-    bytes.extend_from_slice(&parent.0.to_be_bytes());
-    bytes.extend_from_slice(&position.0.to_be_bytes());
+pub fn entries_from(parent: Ino, position: EntryPosition) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&parent.0.to_be_bytes());
+    bytes[8..].copy_from_slice(&position.0.to_be_bytes());
     bytes
 }
 

@@ -11,6 +11,7 @@
 //! 3. Some engines bound the length of an id, and paths are longer. [`LockId::document_id`] then ends in a hash.
 //! 4. A rename names some eighteen paths, most of them prefixes of two, so an ancestor shares its descendant's bytes.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
@@ -57,7 +58,7 @@ impl LockId {
     /// [`LockError::InvalidPath`] if the path is not absolute, ends in a slash, or has a component that is empty, `.`,
     /// `..` or contains NUL.
     pub fn from_path(path: &[u8]) -> Result<LockId, LockError> {
-        let invalid = |reason| LockError::InvalidPath { path: printable(path), reason };
+        let invalid = |reason| LockError::InvalidPath { path: printable(path).into(), reason };
         let Some(rest) = path.strip_prefix(b"/") else {
             return Err(invalid("it does not begin with a slash"));
         };
@@ -119,7 +120,7 @@ impl LockId {
             if is_hash {
                 let reason = "it was shortened to end in a hash; the lock document itself has the path";
                 return Err(LockError::InvalidId {
-                    id: printable(encoded.as_bytes()),
+                    id: printable(encoded.as_bytes()).into(),
                     reason: reason.to_owned(),
                 });
             }
@@ -127,14 +128,14 @@ impl LockId {
         let decoded: Vec<u8> = percent_decode_str(encoded).collect();
         let id = LockId::from_path(&decoded).map_err(|error| match error {
             LockError::InvalidPath { reason, .. } => {
-                LockError::InvalidId { id: printable(encoded.as_bytes()), reason: reason.to_owned() }
+                LockError::InvalidId { id: printable(encoded.as_bytes()).into(), reason: reason.to_owned() }
             }
             other => other,
         })?;
         let canonical = id.encoded();
         if canonical != encoded {
             return Err(LockError::InvalidId {
-                id: printable(encoded.as_bytes()),
+                id: printable(encoded.as_bytes()).into(),
                 reason: format!("this path is written {canonical}"),
             });
         }
@@ -174,6 +175,11 @@ impl LockId {
         self.bytes.get(..self.len).unwrap_or(&self.bytes)
     }
 
+    /// The path on one line, for people, as it is displayed.
+    pub fn printable(&self) -> Cow<'_, str> {
+        printable(self.as_bytes())
+    }
+
     /// Whether this is the volume's root.
     pub fn is_root(&self) -> bool {
         self.len == 1
@@ -197,7 +203,7 @@ impl LockId {
 
 fn check_component(name: &[u8]) -> Result<(), LockError> {
     let checked = if name.contains(&b'/') { Err("it contains a slash") } else { check_name(name) };
-    checked.map_err(|reason| LockError::InvalidPath { path: printable(name), reason })
+    checked.map_err(|reason| LockError::InvalidPath { path: printable(name).into(), reason })
 }
 
 fn check_name(name: &[u8]) -> Result<(), &'static str> {
@@ -210,11 +216,11 @@ fn check_name(name: &[u8]) -> Result<(), &'static str> {
 }
 
 /// Bytes as one line of text for people: what is not UTF-8 is replaced, control characters are escaped.
-fn printable(bytes: &[u8]) -> String {
+fn printable(bytes: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(bytes);
     // Nearly every path, and every rename describes two.
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        return text.into_owned();
+        return text;
     }
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -224,7 +230,7 @@ fn printable(bytes: &[u8]) -> String {
             out.push(character);
         }
     }
-    out
+    out.into()
 }
 
 impl PartialEq for LockId {
@@ -256,7 +262,7 @@ impl Hash for LockId {
 /// The path on one line, for people: not reversible. [`LockId::encoded`] is.
 impl fmt::Display for LockId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&printable(self.as_bytes()))
+        f.write_str(&self.printable())
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) fn bounds(scan: &Scan) -> (Kind, Bound<Vec<u8>>, Vec<u8>) {
     let from = match (&scan.start, scan.range) {
         (Start::After(key), _) => Bound::Excluded(key.encode()),
         (Start::At(position), Range::Entries(parent)) => {
-            Bound::Included(key::entries_from(parent, *position))
+            Bound::Included(key::entries_from(parent, *position).to_vec())
         }
         (Start::At(_) | Start::First, _) => Bound::Included(prefix.clone()),
     };

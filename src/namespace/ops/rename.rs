@@ -31,6 +31,9 @@ use self::resolved::{Paths, Resolution, Resolved, Side, nothing_moved};
 use super::make::{Make, What};
 use super::remove::After;
 
+/// Few renames write more documents.
+const WRITES: usize = 6;
+
 /// A rename, as asked for.
 #[derive(Clone, Debug)]
 pub struct Rename {
@@ -291,7 +294,8 @@ impl Namespace {
         now: Timestamp,
     ) -> Result<(Commit, Counts, Counts)> {
         let source = &resolved.source;
-        let mut commit = Commit { checks: resolved.checks(rename), ..Commit::new() };
+        let (checks, writes) = (resolved.checks(rename), Vec::with_capacity(WRITES));
+        let mut commit = Commit { checks, writes, ..Commit::new() };
         commit = commit.put(rename.target_key(), Document::Entry(source.entry));
         commit = moved(source, rename.new_parent, &rename.new_name, now, commit);
         let source_is_directory = i64::from(source.entry.kind == FileKind::Directory);

@@ -2,10 +2,11 @@
 //! is looked up by the kernel, by the plan and by the check of the commit.
 //!
 //! What is hard: a reader that fetched a document from the tables must not put it here after a commit has replaced it.
-//! The cache hands the reader a placeholder before it fetches; a commit that writes or deletes the key takes what is
-//! here away before the database has any of it, placeholders too, and what a reader fetched then is used once and not kept.
-//! Who asks for a placeholder after that keeps what he has fetched only if no commit was under way ([`Fetched::lasting`]),
-//! and is not to be waited for while one is: he keeps nothing, and who waits for him would fetch as well, one by one.
+//! The cache hands the reader a placeholder before it fetches, which a commit replaces like anything else by what it has
+//! written; what the reader fetched is then used once and not kept. Who asks for a placeholder while a commit is under way
+//! keeps nothing ([`Fetched::lasting`]) and is not to be waited for: who waits for him would fetch as well, one by one.
+//! What stands here while a commit is under way is what was there before it: it may be read until the commit shows what is
+//! there after it, which readers see as a whole ([`instants`](super::instants)).
 
 use std::time::Duration;
 
@@ -95,15 +96,17 @@ impl DocumentCache {
         }
     }
 
-    /// Called by a commit before the database has any of it: who looks from now on asks the database.
+    /// Forgets what stands under the key; placeholders too.
     pub fn remove(&self, key: &Key) {
         self.cache.remove(key);
     }
 
     /// Called by a commit, once the database has what stands under the key from now on.
     pub fn put(&self, key: &Key, now: Option<Stored>) {
-        // A document too heavy to be kept would leave a reader's placeholder standing; removing takes that away too.
-        self.cache.remove(key);
+        // A document too heavy to be kept would leave a reader's placeholder standing.
+        if weight_bytes(key, now.as_ref()) > self.cache.shard_capacity() / 2 {
+            self.cache.remove(key);
+        }
         self.cache.insert(key.clone(), now);
     }
 }

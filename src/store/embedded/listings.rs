@@ -78,14 +78,17 @@ impl Listings {
     /// A commit has put an entry in the place of another or of none, or removed it.
     pub(super) fn changed(&self, directory: Ino, name: &Name, now: Option<&Stored>) {
         let mut parts = self.parts.lock();
-        let Some(part) = parts.of(directory) else { return };
-        let Some(entries) = part.directories.get_mut(&directory) else { return };
+        let Parts { recent, before, .. } = &mut *parts;
+        let found = [recent, before]
+            .into_iter()
+            .find_map(|part| Some((part.directories.get_mut(&directory)?, &mut part.weight)));
+        let Some((entries, part_weight)) = found else { return };
         let weight = entries.len();
         match now {
             Some(stored) => entries.insert(place(name), stored.clone()),
             None => entries.remove(&place(name)),
         };
-        part.weight = part.weight - weight + entries.len();
+        *part_weight = *part_weight - weight + entries.len();
         parts.shed(self.most);
     }
 

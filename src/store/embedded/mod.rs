@@ -68,6 +68,10 @@ impl Default for Tuning {
 /// One part in so many of the memory for documents is for listings.
 const LISTINGS_SHARE: u64 = 4;
 
+/// Most keys, and most records of nodes and entries, are no longer.
+const KEY_BYTES: usize = 64;
+const RECORD_BYTES: usize = 256;
+
 /// So often it is asked whether a commit has ended before a thread does something else: some tens of microseconds.
 const TURN_TRIES: usize = 400;
 
@@ -241,40 +245,40 @@ impl EmbeddedStore {
     fn write(&self, turn: &mut Turn, commit: &Commit, version: Version) -> Result<Vec<Kind>, CommitError> {
         let mut batch = self.db.batch();
         let mut after = Vec::with_capacity(commit.writes.len());
+        let (mut encoded, mut record) = (Vec::with_capacity(KEY_BYTES), Vec::with_capacity(RECORD_BYTES));
         for write in &commit.writes {
             let key = write.key();
             let current = match write {
                 Write::Merge(..) => self.get(key)?,
                 _ => None,
             };
-            let encoded = key.encode();
-            let document = write.apply(current.as_ref())?;
+            let now = write.apply(current.as_ref())?;
+            let now = now.map(|document| Stored { version, document: document.into() });
+            encoded.clear();
+            key.encode_to(&mut encoded);
             let mut bytes = encoded.len();
-            match &document {
-                Some(document) => {
-                    let record = codec::encode(&encoded, version, document)
+            match &now {
+                Some(stored) => {
+                    codec::encode(&mut record, &encoded, version, &stored.document)
                         .map_err(|e| StoreError::damaged(key, &e))?;
                     bytes += record.len();
-                    batch.insert(self.keyspace(key.kind()), encoded, record);
+                    batch.insert(self.keyspace(key.kind()), &*encoded, &*record);
                 }
-                None => batch.remove(self.keyspace(key.kind()), encoded),
+                None => batch.remove(self.keyspace(key.kind()), &*encoded),
             }
-            after.push((key, bytes, document));
+            after.push((key, bytes, now));
         }
         let made = self.empty_directories(commit)?;
         self.instants.begin(&self.db);
-        // Before the database shows anything new, nothing old may be left where it is not asked.
-        after.iter().for_each(|(key, ..)| self.cache.remove(key));
         let written = batch.durability(Some(PersistMode::Buffer)).commit();
         let before = self.instants.applied();
         let mut full = Vec::new();
         if written.is_ok() {
             made.into_iter().for_each(|directory| self.listings.made(directory));
-            for (key, bytes, document) in after {
+            for (key, bytes, now) in after {
                 if turn.count(key.kind(), bytes) {
                     full.push(key.kind());
                 }
-                let now = document.map(|document| Stored { version, document: document.into() });
                 match key {
                     Key::Entry(directory, name) => self.listings.changed(*directory, name, now.as_ref()),
                     Key::Node(ino) if now.is_none() => self.listings.removed(*ino),
@@ -282,6 +286,9 @@ impl EmbeddedStore {
                 }
                 self.cache.put(key, now);
             }
+        } else {
+            // Nobody knows what the database has of it.
+            after.iter().for_each(|(key, ..)| self.cache.remove(key));
         }
         self.instants.end();
         drop(before);
@@ -328,7 +335,9 @@ fn read_page(
 impl Reader for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
         self.counts.got(1);
-        self.cache.get_or_fetch(key, self.instants.is_settled(), || self.fetch(key))
+        let found = self.cache.get_or_fetch(key, self.instants.is_settled(), || self.fetch(key))?;
+        self.instants.all_shown();
+        Ok(found)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {

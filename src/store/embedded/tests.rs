@@ -337,7 +337,11 @@ fn nobody_sees_a_part_of_a_commit() {
         let dir = tempfile::tempdir().unwrap();
         let store =
             EmbeddedStore::open(dir.path(), Tuning { document_cache_bytes, ..Tuning::default() }).unwrap();
-        let both = |commit: Commit| commit.put(first.clone(), content_of(1)).put(last.clone(), content_of(2));
+        // At either end of all that a commit writes, so that what is between takes its time.
+        let both = |between: Commit| {
+            let begin = Commit::new().put(first.clone(), content_of(1));
+            begin.and(between).put(last.clone(), content_of(2))
+        };
         let begin = Commit::new().put(Key::Node(Ino(1)), directory(0)).put(name(0), entry());
         store.commit(&both(begin)).unwrap();
         let (looks, torn) = std::thread::scope(|scope| {

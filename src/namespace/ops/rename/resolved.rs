@@ -198,7 +198,7 @@ impl Paths {
     /// For people.
     pub(super) fn describe(&self, manner: Manner) -> Arc<str> {
         let verb = if manner == Manner::Exchange { "exchange" } else { "rename" };
-        [verb, " ", &self.source.to_string(), " to ", &self.target.to_string()].concat().into()
+        [verb, " ", &self.source.printable(), " to ", &self.target.printable()].concat().into()
     }
 }
 
