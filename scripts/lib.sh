@@ -102,21 +102,21 @@ build_example() {
     if [ -n "${LOCKWOOD_EXAMPLES:-}" ] && [ -x "$EXAMPLE" ]; then return; fi
     need_rust
     say "building $1"
-    (cd "$ROOT" && cargo build --release --locked --quiet --example "$1")
+    (cd "$ROOT" && cargo build --profile load --locked --quiet --example "$1")
     # Read by the scripts that source this file.
     # shellcheck disable=SC2034
-    EXAMPLE="$TARGET_DIR/release/examples/$1"
+    EXAMPLE="$TARGET_DIR/load/examples/$1"
 }
 
 # Sets PROOF: the directory of the programs with rules that can be switched off.
 build_proof() {
     need_rust
     say "building with rules that can be switched off"
-    (cd "$ROOT" && cargo build --release --locked --quiet --features proof \
+    (cd "$ROOT" && cargo build --profile load --locked --quiet --features proof \
         --example lockwood-proof --example mutation --example explore --example model)
     # Read by the scripts that source this file.
     # shellcheck disable=SC2034
-    PROOF="$TARGET_DIR/release/examples"
+    PROOF="$TARGET_DIR/load/examples"
 }
 
 lockwood() { "$LOCKWOOD_BIN" "$@"; }

@@ -1,8 +1,8 @@
 //! Visits the states of the model's scenarios, the large ones included, until there were enough.
 //!
-//! `cargo run --release --features proof --example model -- --states-min 100000000`. Ends with an error if a property was
-//! broken, if something was never met, or if the scenarios have fewer states than that. `LOCKWOOD_RULES_OFF=RULE` switches
-//! rules off.
+//! `cargo run --profile load --features proof --example model -- --states-min 100000000`. Ends with an error if a property
+//! was broken, if something was never met, or if the scenarios have fewer states than that. `LOCKWOOD_RULES_OFF=RULE`
+//! switches rules off.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A judge that cannot judge has failed.
 
