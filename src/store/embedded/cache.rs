@@ -3,10 +3,11 @@
 //!
 //! What is hard: a reader that fetched a document from the tables must not put it here after a commit has replaced it.
 //! The cache hands the reader a placeholder before it fetches, which a commit replaces like anything else by what it has
-//! written; what the reader fetched is then used once and not kept. Who asks for a placeholder while a commit is under way
-//! keeps nothing ([`Fetched::lasting`]) and is not to be waited for: who waits for him would fetch as well, one by one.
-//! What stands here while a commit is under way is what was there before it: it may be read until the commit shows what is
-//! there after it, which readers see as a whole ([`instants`](super::instants)).
+//! written; what the reader fetched is then used once and not kept. Nor is it kept if a commit was under way all the time
+//! ([`Fetched::lasting`]); who looks while one is does not wait for another's fetch either, for he would have to fetch as
+//! well afterwards, one by one.
+//! What stands here while a commit is under way is what was there before it, and may be read until the commit shows what is
+//! there after it ([`instants`](super::instants)).
 
 use std::time::Duration;
 
@@ -62,13 +63,16 @@ pub struct Fetched {
 /// Documents that were read or written lately.
 pub struct DocumentCache {
     cache: Cache<Key, Remembered, ByBytes>,
+    /// What weighs more may be refused: a shard keeps nothing that takes all of it.
+    heavy_bytes: u64,
 }
 
 impl DocumentCache {
     /// A cache of at most about `bytes`.
     pub fn new(bytes: u64) -> Self {
         let items = usize::try_from(bytes / FIXED_BYTES).unwrap_or(usize::MAX);
-        Self { cache: Cache::with_weighter(items, bytes, ByBytes) }
+        let cache = Cache::with_weighter(items, bytes, ByBytes);
+        Self { heavy_bytes: cache.shard_capacity() / 2, cache }
     }
 
     /// The document under `key`, from memory or else by `fetch`; if `waits`, by that of somebody who is about it already.
@@ -87,7 +91,7 @@ impl DocumentCache {
             GuardResult::Guard(guard) => {
                 let Fetched { found, lasting } = fetch()?;
                 if lasting {
-                    // Refused when a commit took the placeholder away; see the module.
+                    // Refused when a commit has replaced the placeholder; see the module.
                     let _ = guard.insert(found.clone());
                 }
                 Ok(found)
@@ -96,17 +100,67 @@ impl DocumentCache {
         }
     }
 
-    /// Forgets what stands under the key; placeholders too.
-    pub fn remove(&self, key: &Key) {
-        self.cache.remove(key);
-    }
-
     /// Called by a commit, once the database has what stands under the key from now on.
     pub fn put(&self, key: &Key, now: Option<Stored>) {
-        // A document too heavy to be kept would leave a reader's placeholder standing.
-        if weight_bytes(key, now.as_ref()) > self.cache.shard_capacity() / 2 {
+        // If it is refused, a reader's placeholder is left standing.
+        if weight_bytes(key, now.as_ref()) > self.heavy_bytes {
             self.cache.remove(key);
         }
         self.cache.insert(key.clone(), now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{Content, Ino, Version};
+
+    const KEY: Key = Key::Content(Ino(1));
+
+    fn content(version: u64, bytes: usize) -> Option<Stored> {
+        let content = Content { bytes: vec![0; bytes].into() };
+        Some(Stored { version: Version(version), document: Document::Content(content).into() })
+    }
+
+    fn version(stored: Option<Stored>) -> Option<u64> {
+        stored.map(|stored| stored.version.0)
+    }
+
+    /// What a look finds; fetched is version 9.
+    fn look(cache: &DocumentCache) -> Option<u64> {
+        let fetch = || Ok(Fetched { found: content(9, 1), lasting: false });
+        version(cache.get_or_fetch(&KEY, true, fetch).unwrap())
+    }
+
+    #[test]
+    fn what_was_fetched_is_not_kept_once_a_commit_has_replaced_it() {
+        const CAPACITY: usize = 1 << 20;
+        let light = [content(2, 1), None];
+        let heavy = [content(2, CAPACITY), content(2, CAPACITY / 20)];
+        for lasting in [true, false] {
+            for now in light.iter().chain(&heavy) {
+                let cache = DocumentCache::new(CAPACITY as u64);
+                let fetch = || {
+                    cache.put(&KEY, now.clone());
+                    Ok(Fetched { found: content(1, 1), lasting })
+                };
+                assert_eq!(version(cache.get_or_fetch(&KEY, true, fetch).unwrap()), Some(1));
+                let found = look(&cache);
+                assert!(
+                    found == version(now.clone()) || (found == Some(9) && heavy.contains(now)),
+                    "found {found:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_fetched_is_kept_if_it_lasts() {
+        let cache = DocumentCache::new(1 << 20);
+        for (lasting, kept) in [(false, 9), (true, 1)] {
+            let fetch = || Ok(Fetched { found: content(1, 1), lasting });
+            cache.get_or_fetch(&KEY, true, fetch).unwrap();
+            assert_eq!(look(&cache), Some(kept));
+        }
     }
 }

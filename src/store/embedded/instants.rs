@@ -1,7 +1,7 @@
-//! What readers may see while a commit is under way: all of what was there before it, or all of what is there after.
+//! What readers may see while a commit is made: all of what was there before it, or all of what is there after.
 //!
-//! A commit has three steps: its writes go to the database (*under way*), then to what is kept in memory (*showing*), and
-//! then it is *settled*, and everybody sees all of it.
+//! A commit is *under way* while its writes go to the database, *showing* while they go to what is kept in memory, and then
+//! all is *settled*: everybody sees all of it.
 //!
 //! What is hard:
 //! 1. The database applies a batch document by document, and what it calls a snapshot may show a part of one: a table that
@@ -11,8 +11,8 @@
 //!    for that. So a commit leaves a snapshot of what was there before it, until the database has all of it; and what is in
 //!    memory from before it stays there.
 //! 3. Nothing older may be shown once something newer was. So that snapshot is gone before the commit puts anything new into
-//!    memory; and who has found something in memory while a commit was showing, which may be new, waits for the end, which
-//!    is near ([`Instants::all_shown`]).
+//!    memory; and who has found there what may be of a commit that is showing waits for its end, which is near
+//!    ([`Instants::all_shown`]).
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -20,16 +20,20 @@ use fjall::{Database, Snapshot};
 use parking_lot::Mutex;
 
 use super::TURN_TRIES;
+use crate::document::{Stored, Version};
 
-const STEPS: u64 = 4;
+/// The count of steps modulo this tells the step: 0 is settled, 1 under way, 2 showing. There is no 3: a power of two is
+/// quicker to divide by.
+const CYCLE: u64 = 4;
 const SHOWING: u64 = 2;
 
 /// The commits of a store, as its readers have to know of them.
 #[derive(Default)]
 pub(super) struct Instants {
-    /// The steps of all commits, four of each, of which the last are taken at once: 0 modulo 4 is settled, 1 is under way,
-    /// and 2 is showing. Grows.
+    /// How many steps there were; see [`CYCLE`].
     steps: AtomicU64,
+    /// The version of the last commit that has begun.
+    version: AtomicU64,
     /// The database before the commit that is under way.
     before: Mutex<Option<Snapshot>>,
 }
@@ -38,14 +42,19 @@ pub(super) struct Instants {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Instant(u64);
 
+/// A commit that is being made. Once this is dropped, everybody sees what there is of it: also when a panic drops it, so
+/// that nobody waits for ever.
+#[must_use]
+pub(super) struct Change<'a>(&'a Instants);
+
 impl Instant {
     /// Whether no commit is under way or showing.
     pub(super) fn is_settled(self) -> bool {
-        self.0.is_multiple_of(STEPS)
+        self.0.is_multiple_of(CYCLE)
     }
 
     fn is_showing(self) -> bool {
-        self.0 % STEPS == SHOWING
+        self.0 % CYCLE == SHOWING
     }
 }
 
@@ -60,34 +69,33 @@ impl Instants {
         self.now().is_settled()
     }
 
+    /// Whether a commit is showing.
+    pub(super) fn is_showing(&self) -> bool {
+        self.now().is_showing()
+    }
+
     /// Whether all was settled then, and no commit has begun since.
     pub(super) fn is_still(&self, instant: Instant) -> bool {
         instant.is_settled() && self.now() == instant
     }
 
-    /// A commit has the turn, and the database gets it from here on.
-    pub(super) fn begin(&self, db: &Database) {
+    /// The commit that has the turn is under way from here on, and the database gets it.
+    pub(super) fn begin(&self, db: &Database, version: Version) -> Change<'_> {
         *self.before.lock() = Some(db.snapshot());
+        self.version.store(version.0, SeqCst);
         self.steps.fetch_add(1, SeqCst);
+        Change(self)
     }
 
-    /// The database has all of it, or has refused it; from here on it is shown in memory. What is returned is to be dropped
-    /// behind the end: that may take long.
-    #[must_use]
-    pub(super) fn applied(&self) -> Option<Snapshot> {
-        self.steps.fetch_add(1, SeqCst);
-        self.before.lock().take()
-    }
-
-    /// All of it can be seen, in memory too.
-    pub(super) fn end(&self) {
-        self.steps.fetch_add(STEPS - SHOWING, SeqCst);
-    }
-
-    /// Waits, after something was found in memory, until all of the commit is shown that it may come from.
-    pub(super) fn all_shown(&self) {
+    /// Waits, after this was found, until all of the commit is shown that it may come from.
+    pub(super) fn all_shown(&self, found: Option<&Stored>) {
+        let seen = self.now();
+        let may_be_new = || found.is_none_or(|found| found.version.0 == self.version.load(SeqCst));
+        if !seen.is_showing() || !may_be_new() {
+            return;
+        }
         for tries in 0.. {
-            if !self.now().is_showing() {
+            if self.now() != seen {
                 return;
             }
             if tries < TURN_TRIES { std::hint::spin_loop() } else { std::thread::yield_now() }
@@ -121,11 +129,32 @@ impl Instants {
     }
 }
 
+impl Change<'_> {
+    /// The database has all of it, or has refused it; from here on it is shown in memory. What is returned is to be dropped
+    /// behind the end: that may take long.
+    #[must_use]
+    pub(super) fn applied(&self) -> Option<Snapshot> {
+        self.0.steps.fetch_add(1, SeqCst);
+        self.0.before.lock().take()
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        let before = self.0.before.lock().take();
+        // Nobody else counts: one commit is made at a time.
+        let steps = self.0.steps.load(SeqCst);
+        self.0.steps.store((steps / CYCLE + 1) * CYCLE, SeqCst);
+        drop(before);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use fjall::{Keyspace, KeyspaceCreateOptions, Readable as _};
 
     use super::*;
+    use crate::document::{Document, Entry, FileKind, Ino};
 
     fn read(view: &Snapshot, space: &Keyspace) -> Option<Vec<u8>> {
         view.get(space, b"k").unwrap().map(|value| value.to_vec())
@@ -141,7 +170,11 @@ mod tests {
         let (settled, view) = instants.view(&db);
         assert_eq!(read(&view, &space).unwrap(), b"old");
         assert!(instants.is_still(settled));
-        instants.begin(&db);
+        let stored = |version: u64| Stored {
+            version: Version(version),
+            document: Document::Entry(Entry { ino: Ino(1), kind: FileKind::Regular }).into(),
+        };
+        let change = instants.begin(&db, Version(7));
         space.insert(b"k", b"new").unwrap();
         // However long that takes.
         let (unsettled, view) = instants.view(&db);
@@ -149,15 +182,42 @@ mod tests {
         assert!(!instants.is_settled() && !instants.is_still(settled) && !instants.is_still(unsettled));
         instants.rest();
         assert!(!instants.is_settled());
-        drop(instants.applied());
+        // Nor for what is found in memory: it was there before.
+        instants.all_shown(None);
+        instants.all_shown(Some(&stored(6)));
+        drop(change.applied());
+        instants.all_shown(Some(&stored(6)));
         std::thread::scope(|scope| {
             let late = scope.spawn(|| instants.view(&db));
+            let waiting = [None, Some(stored(7))].map(|found| {
+                let instants = &instants;
+                scope.spawn(move || instants.all_shown(found.as_ref()))
+            });
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(!late.is_finished(), "something old was shown, or something new too early");
-            instants.end();
+            assert!(waiting.iter().all(|thread| !thread.is_finished()), "something new was shown too early");
+            drop(change);
             let (settled, view) = late.join().unwrap();
             assert_eq!(read(&view, &space).unwrap(), b"new");
             assert!(instants.is_still(settled));
         });
+        instants.all_shown(None);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_commit_that_was_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::builder(dir.path()).open().unwrap();
+        let instants = Instants::default();
+        for steps in 0..2 {
+            let change = instants.begin(&db, Version(steps));
+            if steps > 0 {
+                drop(change.applied());
+            }
+            drop(change);
+            assert!(instants.is_settled());
+            instants.all_shown(None);
+            assert!(instants.view(&db).0.is_settled());
+        }
     }
 }

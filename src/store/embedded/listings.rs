@@ -7,8 +7,9 @@
 //! What is hard:
 //! 1. Whoever has read a page must not put it here after a commit has changed the directory. It is put here only if no
 //!    commit has begun since before the page was read, which is asked again under the lock that commits take as well.
-//! 2. A commit changes several directories, one after the other, and the database before. So nothing is answered from here
-//!    while a commit is under way, which is asked under the same lock: until that is given back, none changes anything here.
+//! 2. A commit changes several directories, one after the other. So nothing is answered from here while a commit is showing
+//!    ([`instants`](super::instants)), which is asked under the same lock: until that is given back, none changes anything
+//!    here.
 //! 3. To free a large directory takes milliseconds, for which no commit is to wait: [`Listings::sweep`].
 
 use std::collections::{BTreeMap, HashMap};
@@ -113,24 +114,24 @@ impl Listings {
         drop(shed);
     }
 
-    /// What stands under a name, if that is known, something or nothing, and `is_settled`: no commit is under way.
+    /// What stands under a name, if that is known, something or nothing, and `is_whole`: no commit is showing.
     pub(super) fn get(
         &self,
         directory: Ino,
         name: &Name,
-        is_settled: impl FnOnce() -> bool,
+        is_whole: impl FnOnce() -> bool,
     ) -> Option<Option<Stored>> {
         let mut parts = self.parts.lock();
-        let part = parts.of(directory).filter(|_| is_settled())?;
+        let part = parts.of(directory).filter(|_| is_whole())?;
         Some(part.directories.get(&directory)?.get(&place(name)).cloned())
     }
 
-    /// A page of a listing, if the directory is known and `is_settled`: no commit is under way.
-    pub(super) fn page(&self, scan: &Scan, is_settled: impl FnOnce() -> bool) -> Option<Vec<ScanItem>> {
+    /// A page of a listing, if the directory is known and `is_whole`: no commit is showing.
+    pub(super) fn page(&self, scan: &Scan, is_whole: impl FnOnce() -> bool) -> Option<Vec<ScanItem>> {
         let Range::Entries(directory) = scan.range else { return None };
         let mut parts = self.parts.lock();
         parts.refresh(self.most, directory);
-        let entries = parts.of(directory).filter(|_| is_settled())?.directories.get(&directory)?;
+        let entries = parts.of(directory).filter(|_| is_whole())?.directories.get(&directory)?;
         let from = match &scan.start {
             Start::First => Bound::Unbounded,
             Start::At(position) => Bound::Included((*position, None)),

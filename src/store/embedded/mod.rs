@@ -175,7 +175,7 @@ impl EmbeddedStore {
     fn fetch(&self, key: &Key) -> Result<Fetched, StoreError> {
         self.instants.rest();
         if let Key::Entry(directory, name) = key
-            && let Some(found) = self.listings.get(*directory, name, || self.instants.is_settled())
+            && let Some(found) = self.listings.get(*directory, name, || !self.instants.is_showing())
         {
             return Ok(Fetched { found, lasting: true });
         }
@@ -269,9 +269,10 @@ impl EmbeddedStore {
             after.push((key, bytes, now));
         }
         let made = self.empty_directories(commit)?;
-        self.instants.begin(&self.db);
+        let change = self.instants.begin(&self.db, version);
+        // If this fails, it does so before the database shows any of the batch; what is in memory then stays right.
         let written = batch.durability(Some(PersistMode::Buffer)).commit();
-        let before = self.instants.applied();
+        let before = change.applied();
         let mut full = Vec::new();
         if written.is_ok() {
             made.into_iter().for_each(|directory| self.listings.made(directory));
@@ -286,11 +287,8 @@ impl EmbeddedStore {
                 }
                 self.cache.put(key, now);
             }
-        } else {
-            // Nobody knows what the database has of it.
-            after.iter().for_each(|(key, ..)| self.cache.remove(key));
         }
-        self.instants.end();
+        drop(change);
         drop(before);
         written.map_err(|e| self.failed(engine_error("a commit could not be written", e)))?;
         Ok(full)
@@ -336,14 +334,14 @@ impl Reader for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
         self.counts.got(1);
         let found = self.cache.get_or_fetch(key, self.instants.is_settled(), || self.fetch(key))?;
-        self.instants.all_shown();
+        self.instants.all_shown(found.as_ref());
         Ok(found)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<ScanItem>, StoreError> {
         self.counts.scanned();
         self.instants.rest();
-        if let Some(page) = self.listings.page(scan, || self.instants.is_settled()) {
+        if let Some(page) = self.listings.page(scan, || !self.instants.is_showing()) {
             return Ok(page);
         }
         let (seen, view) = self.instants.view(&self.db);

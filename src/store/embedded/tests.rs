@@ -329,21 +329,25 @@ fn listings_from_memory_are_those_of_the_tables() {
 fn nobody_sees_a_part_of_a_commit() {
     const MOVES: u64 = 200;
     const CROWD: u64 = 200;
+    const LOOKS: usize = 50;
     let entry = || Document::Entry(Entry { ino: Ino(100), kind: FileKind::Regular });
     let name = |number: u64| Key::Entry(Ino(1), Name::new(format!("n{}", number % 7).as_bytes()).unwrap());
-    let [first, last] = [Key::Content(Ino(1)), Key::Content(Ino(2))];
+    let [first, coming, last] = [1, 2, 3].map(|number| Key::Content(Ino(number)));
     // With room for some of the directories, and for none.
     for document_cache_bytes in [4 * CROWD * 256 * LISTINGS_SHARE, 0] {
         let dir = tempfile::tempdir().unwrap();
         let store =
             EmbeddedStore::open(dir.path(), Tuning { document_cache_bytes, ..Tuning::default() }).unwrap();
-        // At either end of all that a commit writes, so that what is between takes its time.
-        let both = |between: Commit| {
+        // At either end of all that a commit writes, so that what is between takes its time. One that comes and goes is at
+        // the beginning as well: there is one with every other commit.
+        let both = |comes: bool, between: Commit| {
             let begin = Commit::new().put(first.clone(), content_of(1));
+            let begin =
+                if comes { begin.put(coming.clone(), content_of(3)) } else { begin.delete(coming.clone()) };
             begin.and(between).put(last.clone(), content_of(2))
         };
         let begin = Commit::new().put(Key::Node(Ino(1)), directory(0)).put(name(0), entry());
-        store.commit(&both(begin)).unwrap();
+        let begun = store.commit(&both(true, begin)).unwrap();
         let (looks, torn) = std::thread::scope(|scope| {
             let moves = scope.spawn(|| {
                 for step in 0..MOVES {
@@ -352,13 +356,24 @@ fn nobody_sees_a_part_of_a_commit() {
                     let crowd = (0..CROWD).map(|n| Name::new(format!("{n}").as_bytes()).unwrap());
                     let commit = Commit::new().delete(name(step)).put(Key::Node(other), directory(0));
                     let commit = crowd.fold(commit, |commit, n| commit.put(Key::Entry(other, n), entry()));
-                    store.commit(&both(commit.put(name(step + 1), entry()))).unwrap();
+                    let comes = step % 2 == 1;
+                    store.commit(&both(comes, commit.put(name(step + 1), entry()))).unwrap();
                     store.start_flush().unwrap();
                 }
             });
             let scan = Scan { range: Range::Entries(Ino(1)), start: Start::First, limit: 100 };
             let version = |key: &Key| store.get(key).unwrap().unwrap().version;
+            let comes_early = || {
+                let before = version(&last);
+                let is_there = store.get(&coming).unwrap().is_some();
+                let was_there = (before.0 - begun.0).is_multiple_of(2);
+                version(&last) == before && is_there != was_there
+            };
             let is_torn = |turned: bool| {
+                // By itself, for whoever has found something new, or listed something, has waited.
+                if (0..LOOKS).any(|_| comes_early()) {
+                    return true;
+                }
                 let (one, other) = if turned { (&last, &first) } else { (&first, &last) };
                 let seen = version(one);
                 if version(other) < seen {
