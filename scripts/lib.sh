@@ -89,7 +89,7 @@ build_lockwood() {
         LOCKWOOD_BIN="$(realpath "$LOCKWOOD_BIN")"
     else
         need_rust
-        say "building lockwood"
+        say "building lockwood, which takes some minutes the first time"
         (cd "$ROOT" && cargo build --release --locked --quiet --bin lockwood)
         LOCKWOOD_BIN="$TARGET_DIR/release/lockwood"
     fi
