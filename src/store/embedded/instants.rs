@@ -45,7 +45,11 @@ pub(super) struct Instant(u64);
 /// A commit that is being made. Once this is dropped, everybody sees what there is of it: also when a panic drops it, so
 /// that nobody waits for ever.
 #[must_use]
-pub(super) struct Change<'a>(&'a Instants);
+pub(super) struct Change<'a> {
+    instants: &'a Instants,
+    /// To be freed behind the end: that may take long.
+    before: Option<Snapshot>,
+}
 
 impl Instant {
     /// Whether no commit is under way or showing.
@@ -84,21 +88,18 @@ impl Instants {
         *self.before.lock() = Some(db.snapshot());
         self.version.store(version.0, SeqCst);
         self.steps.fetch_add(1, SeqCst);
-        Change(self)
+        Change { instants: self, before: None }
     }
 
     /// Waits, after this was found, until all of the commit is shown that it may come from.
     pub(super) fn all_shown(&self, found: Option<&Stored>) {
         let seen = self.now();
-        let may_be_new = || found.is_none_or(|found| found.version.0 == self.version.load(SeqCst));
-        if !seen.is_showing() || !may_be_new() {
+        if !seen.is_showing() || found.is_some_and(|found| found.version.0 != self.version.load(SeqCst)) {
             return;
         }
-        for tries in 0.. {
-            if self.now() != seen {
-                return;
-            }
-            if tries < TURN_TRIES { std::hint::spin_loop() } else { std::thread::yield_now() }
+        self.rest();
+        while self.now() == seen {
+            std::thread::yield_now();
         }
     }
 
@@ -130,22 +131,21 @@ impl Instants {
 }
 
 impl Change<'_> {
-    /// The database has all of it, or has refused it; from here on it is shown in memory. What is returned is to be dropped
-    /// behind the end: that may take long.
-    #[must_use]
-    pub(super) fn applied(&self) -> Option<Snapshot> {
-        self.0.steps.fetch_add(1, SeqCst);
-        self.0.before.lock().take()
+    /// The database has all of it, or has refused it; from here on it is shown in memory.
+    pub(super) fn applied(&mut self) {
+        self.instants.steps.fetch_add(1, SeqCst);
+        self.before = self.instants.before.lock().take();
     }
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        let before = self.0.before.lock().take();
+        if self.before.is_none() {
+            self.before = self.instants.before.lock().take();
+        }
         // Nobody else counts: one commit is made at a time.
-        let steps = self.0.steps.load(SeqCst);
-        self.0.steps.store((steps / CYCLE + 1) * CYCLE, SeqCst);
-        drop(before);
+        let steps = self.instants.steps.load(SeqCst);
+        self.instants.steps.store((steps / CYCLE + 1) * CYCLE, SeqCst);
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
             version: Version(version),
             document: Document::Entry(Entry { ino: Ino(1), kind: FileKind::Regular }).into(),
         };
-        let change = instants.begin(&db, Version(7));
+        let mut change = instants.begin(&db, Version(7));
         space.insert(b"k", b"new").unwrap();
         // However long that takes.
         let (unsettled, view) = instants.view(&db);
@@ -185,7 +185,7 @@ mod tests {
         // Nor for what is found in memory: it was there before.
         instants.all_shown(None);
         instants.all_shown(Some(&stored(6)));
-        drop(change.applied());
+        change.applied();
         instants.all_shown(Some(&stored(6)));
         std::thread::scope(|scope| {
             let late = scope.spawn(|| instants.view(&db));
@@ -210,9 +210,9 @@ mod tests {
         let db = Database::builder(dir.path()).open().unwrap();
         let instants = Instants::default();
         for steps in 0..2 {
-            let change = instants.begin(&db, Version(steps));
+            let mut change = instants.begin(&db, Version(steps));
             if steps > 0 {
-                drop(change.applied());
+                change.applied();
             }
             drop(change);
             assert!(instants.is_settled());

@@ -269,10 +269,10 @@ impl EmbeddedStore {
             after.push((key, bytes, now));
         }
         let made = self.empty_directories(commit)?;
-        let change = self.instants.begin(&self.db, version);
+        let mut change = self.instants.begin(&self.db, version);
         // If this fails, it does so before the database shows any of the batch; what is in memory then stays right.
         let written = batch.durability(Some(PersistMode::Buffer)).commit();
-        let before = change.applied();
+        change.applied();
         let mut full = Vec::new();
         if written.is_ok() {
             made.into_iter().for_each(|directory| self.listings.made(directory));
@@ -289,7 +289,6 @@ impl EmbeddedStore {
             }
         }
         drop(change);
-        drop(before);
         written.map_err(|e| self.failed(engine_error("a commit could not be written", e)))?;
         Ok(full)
     }
