@@ -24,6 +24,7 @@ pub mod postgres;
 pub mod redis;
 pub mod scan;
 mod stopped;
+mod teller;
 
 use std::io;
 use std::sync::Arc;

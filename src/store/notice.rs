@@ -1,6 +1,7 @@
 //! What a store that others change as well tells of their changes, and the text as which it travels. Pure.
 //!
-//! The text is the version, the session and the keys, with blanks between; a version or a session that is not known is `-`.
+//! The text of a notice is the version, the session and the keys, with blanks between; a version or a session that is not
+//! known is `-`. Several notices are lines of one text.
 
 use crate::document::{Key, SessionId, Version};
 
@@ -28,9 +29,13 @@ pub trait Listener: Send + Sync {
 }
 
 impl Notice {
-    /// What a text says. One that is not understood tells that something was not told.
-    pub(super) fn parse(text: &str) -> Self {
-        let mut words = text.split(' ');
+    /// What a text says. A line that is not understood tells that something was not told.
+    pub(super) fn parse(text: &str) -> impl Iterator<Item = Self> {
+        text.split('\n').map(Self::parse_line)
+    }
+
+    fn parse_line(line: &str) -> Self {
+        let mut words = line.split(' ');
         let (at, by) = (words.next().and_then(known), words.next().and_then(known));
         match (at, by, words.map(str::parse).collect::<Result<Vec<Key>, _>>()) {
             (Some(at), Some(by), Ok(keys)) if !keys.is_empty() => {
@@ -58,14 +63,12 @@ mod tests {
 
     #[test]
     fn notices_survive_text() {
-        let Notice::Changed { at, by, keys } = Notice::parse("7 00000000000000ab node:5 entry:1:a%20b")
-        else {
-            panic!()
-        };
-        assert_eq!((at, by), (Some(Version(7)), Some(SessionId(0xab))));
+        let text = "7 00000000000000ab node:5 entry:1:a%20b\n- - volume";
+        let notices: Vec<_> = Notice::parse(text).collect();
+        let [Notice::Changed { at, by, keys }, unknown] = &notices[..] else { panic!("{notices:?}") };
+        assert_eq!((*at, *by), (Some(Version(7)), Some(SessionId(0xab))));
         assert_eq!(keys.iter().map(ToString::to_string).collect::<Vec<_>>(), ["node:5", "entry:1:a%20b"]);
-        let unknown = Notice::Changed { at: None, by: None, keys: vec![Key::Volume] };
-        assert_eq!(Notice::parse("- - volume"), unknown);
+        assert_eq!(*unknown, Notice::Changed { at: None, by: None, keys: vec![Key::Volume] });
         assert_eq!([word(Some(Version(7).0)), word(None::<u64>)], ["7", "-"]);
     }
 
@@ -73,14 +76,14 @@ mod tests {
     fn what_is_not_understood_is_a_loss() {
         for text in ["", "lost", "- -", "- - node:x", "- xyz node:1", "x - node:1", "-1 - node:1", "- node:1"]
         {
-            assert_eq!(Notice::parse(text), Notice::Lost, "{text}");
+            assert_eq!(Notice::parse_line(text), Notice::Lost, "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn no_text_makes_parse_panic(text in "(-|[0-9]{0,21}) (-|[0-9a-f]{0,17})( [a-z]{0,5}:[%0-9a-f:]{0,5}){0,2}") {
-            let _ = Notice::parse(&text);
+            let _ = Notice::parse(&text).count();
         }
     }
 }

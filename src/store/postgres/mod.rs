@@ -114,12 +114,7 @@ impl Store for PostgresStore {
         self.stopped.refuse()?;
         let done = commit::commit(&self.pool, commit);
         self.counts.committed(commit, &done);
-        match &done {
-            Ok(version) => self.notices.tell(commit, Some(*version)),
-            // It may have been made, and then others must look.
-            Err(CommitError::Store(StoreError::Unknown(_))) => self.notices.tell(commit, None),
-            Err(_) => {}
-        }
+        self.notices.tell(commit, &done);
         done
     }
 

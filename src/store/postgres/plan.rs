@@ -11,7 +11,7 @@
 //! each count it off, and the second must be refused for the entry that is gone, not for the count that would fall below 0.
 //!
 //! What the locks of the tree cover nobody changes while the session that has them lives. So the entries that a covered
-//! commit only checks are held by one statement, behind all other entries: out of the order, since nobody else wants them.
+//! commit only checks are held together, behind all other entries: out of the order, since nobody else wants them.
 //!
 //! The order is the same for all, so no two commits wait for each other but where one key has several checks, or
 //! two commits hold a row for reading that both then write; those deadlocks the server finds, and they are tried again.
@@ -67,7 +67,7 @@ impl Plan {
         let mut covered = Entries::default();
         for ((is_node, key), Part { checks, write }) in documents {
             if is_node {
-                steps.extend(std::mem::take(&mut covered).step());
+                steps.extend(std::mem::take(&mut covered).steps());
             }
             if commit.covered && commit.session.is_some() && write.is_none() && covered.add(&checks) {
                 continue;
@@ -78,7 +78,7 @@ impl Plan {
             }
             document(key, &checks, write, &mut steps)?;
         }
-        steps.extend(covered.step());
+        steps.extend(covered.steps());
         Ok(Self { steps, writes: !commit.writes.is_empty() })
     }
 
@@ -109,43 +109,40 @@ impl Plan {
 }
 
 const PARTS_MAX: usize = 24;
+/// A multiple of four.
+const HELD_TOGETHER: usize = 16;
 
-/// Entries that must have their versions, column by column.
+/// Entries that must have their versions.
 #[derive(Default)]
-struct Entries {
-    first: Option<Key>,
-    parents: Vec<i64>,
-    positions: Vec<i64>,
-    names: Vec<Arc<[u8]>>,
-    versions: Vec<i64>,
-}
+struct Entries<'a>(Vec<(&'a Key, Version)>);
 
-impl Entries {
+impl<'a> Entries<'a> {
     /// False if this is another document than an entry, or checked for something else.
-    fn add(&mut self, checks: &[&Check]) -> bool {
+    fn add(&mut self, checks: &[&'a Check]) -> bool {
         let [Check::Version(key @ Key::Entry(..), version)] = checks else { return false };
-        let [Value::Int(parent), Value::Int(position), Value::Bytes(name)] = &key_values(key)[..] else {
-            return false;
-        };
-        self.first.get_or_insert_with(|| key.clone());
-        self.parents.push(*parent);
-        self.positions.push(*position);
-        self.names.push(Arc::clone(name));
-        self.versions.push(version.0.cast_signed());
+        self.0.push((key, *version));
         true
     }
 
-    fn step(self) -> Option<Step> {
-        let params = vec![
-            Value::Ints(self.parents),
-            Value::Ints(self.positions),
-            Value::ListOfBytes(self.names),
-            Value::Ints(self.versions),
-        ];
-        let sql = Sql::Document(Kind::Entry, Action::HoldVersions);
-        // Which of them has changed is not known; whoever meets that forgets all that the commit rests on.
-        self.first.map(|key| Step { key, call: Call { sql, params } })
+    /// Statements for so many at a time. Which of them has changed is then not known; whoever meets that forgets all that
+    /// the commit rests on.
+    fn steps(self) -> impl Iterator<Item = Step> {
+        let Self(entries) = self;
+        let pieces = entries.chunks(HELD_TOGETHER).map(held_together).collect::<Vec<_>>();
+        pieces.into_iter()
     }
+}
+
+/// Of these at least one.
+fn held_together(entries: &[(&Key, Version)]) -> Step {
+    let count = entries.len();
+    // One statement serves paths of several depths: the last entry fills the places that are left, which is to ask twice.
+    let places = if count > 4 { count.next_multiple_of(4) } else { count };
+    let last = entries.last().into_iter().cycle().take(places - count);
+    let values = |(key, version): &(&Key, Version)| with_version(key_values(key), *version);
+    let params = entries.iter().chain(last).flat_map(values).collect();
+    let sql = Sql::Document(Kind::Entry, Action::HoldVersions(places as u8));
+    Step { key: entries[0].0.clone(), call: Call { sql, params } }
 }
 
 fn ordered(key: &Key) -> (bool, &Key) {

@@ -85,8 +85,9 @@ pub(super) enum Action {
     HoldVersion,
     /// Keeps whoever would remove it out; it must be there.
     HoldExisting,
-    /// Keeps all writers of several entries out; each must have its version.
-    HoldVersions,
+    /// Keeps all writers of so many documents out; each must have its version. The parameters are those of
+    /// [`Action::HoldVersion`], document by document.
+    HoldVersions(u8),
     /// Makes it; it must not be there, or the primary key refuses it ([`IS_THERE`]).
     Insert,
     /// Makes or replaces it.
@@ -193,7 +194,16 @@ pub(super) fn statement(kind: Kind, action: Action) -> Statement {
             ));
         }
         Action::HoldVersion => held(format!(" AND version = ${}", keys + 1), "FOR SHARE", CHANGED),
-        Action::HoldVersions => Demand { query: HOLD_VERSIONS.to_owned(), absent: CHANGED, unfit: CHANGED },
+        Action::HoldVersions(count) => {
+            let held = |nth| {
+                let first = usize::from(nth) * (keys + 1);
+                let conditions = key.iter().chain(&["version"]).zip(first + 1..);
+                let conditions = conditions.map(|(column, n)| format!("{column} = ${n}")).collect::<Vec<_>>();
+                format!("(SELECT 1 FROM {name} WHERE {} FOR SHARE) = 1", conditions.join(" AND "))
+            };
+            let all = (0..count).map(held).collect::<Vec<_>>().join(" AND ");
+            found(format!("SELECT true AS fits WHERE {all}"), CHANGED)
+        }
         Action::HoldExisting => held(String::new(), "FOR KEY SHARE", CHANGED),
         Action::HoldLive => held(format!(" AND state = 'live' AND {NOT_HELD_BACK}"), "FOR KEY SHARE", FENCED),
         Action::HoldLiveAlone => held(" AND state = 'live'".to_owned(), "FOR UPDATE", FENCED),
@@ -241,11 +251,3 @@ pub(super) const HOLD_BACK: &str =
 pub(super) const LET_GO: &str = "UPDATE session SET held_until = NULL WHERE id = $1";
 /// Asked when [`Action::HoldLive`] finds no row.
 pub(super) const IS_LIVE: &str = "SELECT 1 FROM session WHERE id = $1 AND state = 'live'";
-
-/// Each entry by its key, whatever the planner thinks of the size of the table; and by subscripts, since it guesses how long
-/// an array is, and plans anew each time where it finds a shorter one.
-const HOLD_VERSIONS: &str = "SELECT count(*) = cardinality(CAST($4 AS bigint[])) AS fits \
-     FROM generate_subscripts(CAST($4 AS bigint[]), 1) AS nth, \
-     LATERAL (SELECT 1 FROM entry WHERE parent = (CAST($1 AS bigint[]))[nth] \
-         AND position = (CAST($2 AS bigint[]))[nth] AND name = (CAST($3 AS bytea[]))[nth] \
-         AND version = (CAST($4 AS bigint[]))[nth] FOR SHARE) AS entry";

@@ -1,4 +1,4 @@
-//! Values as parameters of statements: the four types that the tables have, and lists of those that are asked for together.
+//! Values as parameters of statements: the four types that the tables have, and lists of texts.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,12 +13,7 @@ pub(super) enum Value {
     Int(i64),
     Text(String),
     Bytes(Arc<[u8]>),
-    /// A column of several rows.
-    Ints(Vec<i64>),
-    /// A column of several rows.
     Texts(Vec<String>),
-    /// A column of several rows.
-    ListOfBytes(Vec<Arc<[u8]>>),
 }
 
 impl From<u64> for Value {
@@ -70,18 +65,13 @@ impl ToSql for Value {
                 Ok(IsNull::No)
             }
             Self::Bytes(bytes) if *ty == Type::BYTEA => (&**bytes).to_sql(ty, out),
-            Self::Ints(numbers) if *ty == Type::INT8_ARRAY => numbers.to_sql(ty, out),
             Self::Texts(texts) if *ty == Type::TEXT_ARRAY => texts.to_sql(ty, out),
-            Self::ListOfBytes(list) if *ty == Type::BYTEA_ARRAY => {
-                list.iter().map(|bytes| &**bytes).collect::<Vec<&[u8]>>().to_sql(ty, out)
-            }
             other => Err(format!("{other:?} is no {ty}").into()),
         }
     }
 
     fn accepts(ty: &Type) -> bool {
-        let lists = [Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::BYTEA_ARRAY];
-        [Type::INT8, Type::TEXT, Type::JSONB, Type::BYTEA].contains(ty) || lists.contains(ty)
+        [Type::INT8, Type::TEXT, Type::JSONB, Type::BYTEA, Type::TEXT_ARRAY].contains(ty)
     }
 
     fn encode_format(&self, _ty: &Type) -> Format {

@@ -60,10 +60,11 @@ impl Committer {
         }
     }
 
-    pub(super) fn commit(&self, pool: &Pool, commit: &Commit) -> Result<Version, CommitError> {
+    /// `tells`: whether the script publishes what it has changed.
+    pub(super) fn commit(&self, pool: &Pool, commit: &Commit, tells: bool) -> Result<Version, CommitError> {
         const WHAT: &str = "a commit";
         let script = if commit.grows() { &self.growing } else { &self.other };
-        let mut request = request::commit(&self.names, &self.outcomes, commit);
+        let mut request = request::commit(&self.names, &self.outcomes, commit, tells);
         let mut link = pool.link();
         let mut patience = Patience::new(pool.options.patience);
         loop {

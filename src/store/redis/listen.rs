@@ -1,6 +1,6 @@
 //! What others change, as the server publishes it: one thread that subscribes, and subscribes again after a gap.
 //!
-//! A commit publishes its notice from within its script. Redis keeps no notices for who is away, so each gap ends with
+//! A commit publishes its notice from within its script, or it is gathered with others (`teller`). Redis keeps no notices for who is away, so each gap ends with
 //! [`Notice::Lost`]. A connection that has died without a word is found out by a question into its silence.
 
 use std::sync::Arc;
@@ -14,7 +14,9 @@ use redis::{Connection, RedisError};
 
 use super::error::Failed;
 use super::link::Pool;
+use super::names::Names;
 use crate::ambient;
+use crate::store::teller::Teller;
 use crate::store::{Listener, Notice, StoreError};
 
 /// How often the thread looks whether it shall end.
@@ -33,6 +35,25 @@ struct Shared {
 pub(super) struct Subscription {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Publishes what is gathered, by a script: a server that has become a replica refuses it, as it would a commit. On a
+/// connection of its own, so that the lanes are those of commits.
+pub(super) fn teller(pool: Arc<Pool>, names: &Names) -> Result<Teller, StoreError> {
+    let script = redis::Script::new(include_str!("tell.lua"));
+    let (counter, channel) = (names.other("version"), names.channel());
+    let mut connection = None;
+    Teller::new("redis tells", move |texts| {
+        let failed = |failed: Failed| failed.for_caller(&pool.address, "telling of changes");
+        let mut open = match connection.take() {
+            Some(open) => open,
+            None => pool.connect().map_err(failed)?,
+        };
+        let told = script.key(&counter).arg(&channel).arg(texts).invoke::<u64>(&mut open);
+        told.map_err(|error| failed(Failed::Lost(error)))?;
+        connection = Some(open);
+        Ok(())
+    })
 }
 
 impl Subscription {
@@ -137,7 +158,10 @@ impl Shared {
                 Ok(message) => {
                     heard = ambient::monotonic();
                     let text = std::str::from_utf8(message.get_payload_bytes());
-                    self.tell(&text.map_or(Notice::Lost, Notice::parse));
+                    match text {
+                        Ok(text) => Notice::parse(text).for_each(|notice| self.tell(&notice)),
+                        Err(_) => self.tell(&Notice::Lost),
+                    }
                 }
                 Err(error) if error.is_timeout() && heard.elapsed() < SILENCE => {}
                 Err(error) if error.is_timeout() => {

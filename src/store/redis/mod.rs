@@ -43,6 +43,7 @@ use super::{
 use crate::document::{Key, Stored, Version};
 use crate::store::counts::Counts;
 use crate::store::stopped::Stopped;
+use crate::store::teller::Teller;
 
 pub use address::AddressError;
 pub use link::Script;
@@ -89,7 +90,8 @@ impl std::fmt::Debug for Options {
 
 /// A volume on a Redis server.
 pub struct RedisStore {
-    // First, so that it is dropped first: its thread uses the pool.
+    // First, so that they are dropped first: their threads use the pool.
+    teller: Teller,
     subscription: Subscription,
     pool: Arc<Pool>,
     names: Names,
@@ -101,10 +103,11 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    fn new(pool: Pool, durability: Durability) -> Self {
+    fn new(pool: Pool, durability: Durability) -> Result<Self, StoreError> {
         let names = pool.address.names();
         let pool = Arc::new(pool);
-        Self {
+        Ok(Self {
+            teller: listen::teller(Arc::clone(&pool), &names)?,
             subscription: Subscription::new(Arc::clone(&pool), names.channel()),
             committer: Committer::new(names.clone()),
             scan_script: Script::new(include_str!("scan.lua")),
@@ -113,7 +116,7 @@ impl RedisStore {
             durability,
             stopped: Stopped::default(),
             counts: Counts::default(),
-        }
+        })
     }
 
     /// What the server promises of commits that have returned.
@@ -148,6 +151,12 @@ fn decode(key: &Key, answer: Value) -> Result<Option<Stored>, StoreError> {
         other => Err(format!("the server sent {other:?}")),
     };
     found.map(Some).map_err(damaged)
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.teller.close();
+    }
 }
 
 impl Reader for RedisStore {
@@ -186,8 +195,12 @@ impl RedisStore {
 impl Store for RedisStore {
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError> {
         self.stopped.refuse()?;
-        let outcome = self.committer.commit(&self.pool, commit);
+        let tells = self.teller.is_due(commit);
+        let outcome = self.committer.commit(&self.pool, commit, tells);
         self.counts.committed(commit, &outcome);
+        if !tells {
+            self.teller.tell(commit, &outcome);
+        }
         outcome
     }
 

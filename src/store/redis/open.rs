@@ -218,7 +218,7 @@ pub(super) fn connect(url: &str, options: Options) -> Result<(RedisStore, String
     let policy = settings_of(&pool, &["CONFIG", "GET", "maxmemory-policy"])?;
     let durability = judge(server.clone(), &pool.options, info.as_ref(), config.as_ref(), policy.as_ref())?;
     try_everything(&pool)?;
-    Ok((RedisStore::new(pool, durability), server))
+    Ok((RedisStore::new(pool, durability)?, server))
 }
 
 /// What the settings promise; a server that forgets is refused unless that is allowed.

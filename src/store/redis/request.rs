@@ -70,8 +70,9 @@ impl ToRedisArgs for Arguments {
     }
 }
 
-/// The request that makes `commit`; [`Arguments::number`] gives it its number before it is sent.
-pub(super) fn commit(names: &Names, outcomes: &str, commit: &Commit) -> Arguments {
+/// The request that makes `commit`, and if it `tells`, publishes what of. [`Arguments::number`] gives it its number before it
+/// is sent.
+pub(super) fn commit(names: &Names, outcomes: &str, commit: &Commit, tells: bool) -> Arguments {
     let counter = names.other("version");
     let mut request = Arguments::default().key(&counter).key(outcomes);
     match commit.session {
@@ -81,7 +82,7 @@ pub(super) fn commit(names: &Names, outcomes: &str, commit: &Commit) -> Argument
     let mut request = request
         .arg(u8::from(commit.session.is_some()))
         .arg(names.channel())
-        .arg(told(commit))
+        .arg(if tells { told(commit) } else { String::new() })
         .arg(OUTCOMES_KEPT_S)
         .arg(commit.checks.len())
         .arg(commit.writes.len());
