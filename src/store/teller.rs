@@ -1,8 +1,8 @@
 //! Tells others of commits, by a thread of its own, for engines over a server that passes texts on.
 //!
-//! To be told of one commit costs as much as of many, the server as well as who listens. So the first is sent at once, and of
-//! a host that goes on what a few hundredths of a second bring together; but at once again where somebody waits, for a lock
-//! or a session. Of a document that was written several times meanwhile, the last time is told. What could not be sent
+//! To be told of one commit costs as much as of many, the server as well as who listens. So the first is sent at once, and
+//! of a host that goes on what a few hundredths of a second bring together; but at once again where somebody waits, for a
+//! lock or a session. Of a document that was written several times meanwhile, the last time is told. What could not be sent
 //! becomes [`Notice::Lost`](super::Notice::Lost).
 
 use std::collections::HashSet;

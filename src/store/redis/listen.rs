@@ -1,7 +1,8 @@
 //! What others change, as the server publishes it: one thread that subscribes, and subscribes again after a gap.
 //!
-//! A commit publishes its notice from within its script, or it is gathered with others (`teller`). Redis keeps no notices for who is away, so each gap ends with
-//! [`Notice::Lost`]. A connection that has died without a word is found out by a question into its silence.
+//! A commit publishes its notice from within its script, or it is gathered with others (`teller`). Redis keeps no notices
+//! for who is away, so each gap ends with [`Notice::Lost`]. A connection that has died without a word is found out by a
+//! question into its silence.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

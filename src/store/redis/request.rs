@@ -70,8 +70,8 @@ impl ToRedisArgs for Arguments {
     }
 }
 
-/// The request that makes `commit`, and if it `tells`, publishes what of. [`Arguments::number`] gives it its number before it
-/// is sent.
+/// The request that makes `commit`, and publishes what it changes if it `tells`. [`Arguments::number`] gives it its number
+/// before it is sent.
 pub(super) fn commit(names: &Names, outcomes: &str, commit: &Commit, tells: bool) -> Arguments {
     let counter = names.other("version");
     let mut request = Arguments::default().key(&counter).key(outcomes);
