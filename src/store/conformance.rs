@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test: an engine that fails has failed it.
 #![allow(clippy::panic)]
 
+mod covered;
 mod granted;
 mod merges;
 mod threads;
@@ -31,7 +32,7 @@ const IN_ONE_THREAD: [(&str, Test); 21] = [
     ("a failed check changes nothing", all_or_nothing),
     ("each kind of check", checks),
     ("a commit of checks alone, and one that locks cover", checks_alone),
-    ("entries that locks cover are checked", covered_entries),
+    ("entries that locks cover are checked", covered::entries),
     ("a commit that is asked for is made if it is granted", granted::once),
     ("what fails is not made for being granted", granted::checked),
     ("merges commute and count", merges::commute),
@@ -227,27 +228,6 @@ fn checks_alone(store: &dyn Store) {
 }
 
 /// A session that renames checks the entries above, which its locks cover, beside what it writes.
-fn covered_entries(store: &dyn Store) {
-    let id = SessionId(u64::MAX - 5);
-    put(store, Key::Session(id), session(SessionState::Live));
-    if let Some(intents) = store.intents() {
-        intents.begin(id).unwrap();
-    }
-    let keys = ["a", "b"].map(|text| Key::Entry(Ino(1), name(text)));
-    let [a, b] = keys.each_ref().map(|key| put(store, key.clone(), entry(2)));
-    let commit = |versions: [Version; 2]| {
-        let checks = keys.iter().cloned().zip(versions).map(|(key, version)| Check::Version(key, version));
-        Commit { checks: checks.collect(), covered: true, ..Commit::new() }.put(node(1), directory(0)).by(id)
-    };
-    let made = store.commit(&commit([a, b])).unwrap();
-    for stale in [[Version(a.0 + 1000), b], [a, Version(b.0 + 1000)]] {
-        assert!(keys.contains(&conflict(store.commit(&commit(stale)))));
-    }
-    assert_eq!(store.node(Ino(1)).unwrap().unwrap().0, made, "a refused commit changed something");
-    store.commit(&Commit::new().delete(keys[1].clone())).unwrap();
-    assert!(keys.contains(&conflict(store.commit(&commit([a, b])))));
-}
-
 fn many_documents(store: &dyn Store) {
     const MANY: u64 = 100;
     put(store, node(MANY), directory(7));

@@ -1,11 +1,11 @@
 //! Tells others of commits, by a thread of its own, for engines over a server that passes texts on.
 //!
-//! To be told of one commit costs as much as of many, the server as well as who listens. So the first is sent at once, and
-//! of a host that goes on what a few hundredths of a second bring together; but at once again where somebody waits, for a
-//! lock or a session. Of a document that was written several times meanwhile, the last time is told. What could not be sent
-//! becomes [`Notice::Lost`](super::Notice::Lost).
+//! To be told of one commit costs as much as of many, the server as well as who listens. So a few are sent at once, and of a
+//! host that goes on what a few hundredths of a second bring together (a leaky bucket); but at once again where somebody
+//! waits, for a lock or a session. Of a document that was written several times meanwhile, the last time is told. What could
+//! not be sent becomes [`Notice::Lost`](super::Notice::Lost).
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,8 +19,10 @@ use crate::document::{Key, Kind, SessionId, Version};
 
 /// The most bytes of a text: PostgreSQL takes fewer than 8000.
 const TEXT_MAX: usize = 7900;
-/// The time between two that are sent. Well below the 100 ms within which others are to see a change.
+/// The time between two that are sent, of a host that goes on. Well below the 100 ms within which others are to see them.
 const GATHER: Duration = Duration::from_millis(40);
+/// What a host that was silent may send at once before that: sixteen.
+const AHEAD: Duration = Duration::from_millis(15 * 40);
 /// So many keys wait for no more: what would become too much is sent in pieces.
 const ENOUGH: usize = 1024;
 /// More than this and all are told to look at everything.
@@ -40,8 +42,8 @@ struct Gathered {
     told: Vec<Told>,
     keys: usize,
     is_awaited: bool,
-    /// When something was sent for the last time.
-    sent: Option<Instant>,
+    /// Each that is sent takes [`GATHER`]: until when all is taken.
+    taken: Option<Instant>,
     ends: bool,
 }
 
@@ -54,8 +56,13 @@ impl Gathered {
 
     /// Until when more is waited for; nothing if this is to be sent now.
     fn waits_until(&self, now: Instant) -> Option<Instant> {
-        let until = self.sent? + GATHER;
-        (until > now && self.keys < ENOUGH && !self.is_awaited && !self.ends).then_some(until)
+        let waits = self.keys < ENOUGH && !self.is_awaited && !self.ends;
+        self.taken.filter(|taken| waits && *taken > now + AHEAD).map(|taken| taken - AHEAD)
+    }
+
+    /// Something is sent.
+    fn sends(&mut self, now: Instant) {
+        self.taken = Some(self.taken.map_or(now, |taken| taken.max(now)) + GATHER);
     }
 
     fn take(&mut self) -> Vec<Told> {
@@ -115,17 +122,21 @@ impl Teller {
         }
     }
 
-    /// Whether a commit that is about to be made had better tell of itself, as part of what the server does: it is to be told
-    /// at once. If so, it counts as what is sent.
+    /// Whether a commit that is about to be made had better tell of itself, as part of what the server does: it is to be
+    /// told at once. If so, it counts as what is sent.
     pub(super) fn is_due(&self, commit: &Commit) -> bool {
-        if commit.told().any(is_awaited) {
+        let mut keys = commit.told().peekable();
+        if keys.peek().is_none() {
+            return false;
+        }
+        if keys.any(is_awaited) {
             return true;
         }
         let now = ambient::monotonic();
         let mut gathered = self.shared.gathered.lock();
         let is_due = gathered.told.is_empty() && gathered.waits_until(now).is_none();
         if is_due {
-            gathered.sent = Some(now);
+            gathered.sends(now);
         }
         is_due
     }
@@ -148,7 +159,14 @@ impl Shared {
         let mut gap = false;
         while let Some(told) = self.next(gap) {
             let texts = if gap { vec![LOST.to_owned()] } else { texts(&told) };
-            gap = send(&texts).is_err();
+            // A connection that was idle may have been closed meanwhile. To hear something twice does no harm.
+            let sent = send(&texts).or_else(|_| send(&texts));
+            if let Err(error) = &sent
+                && !gap
+            {
+                log::warn!("other mounts are not told of changes for a while: {error}");
+            }
+            gap = sent.is_err();
         }
     }
 
@@ -156,9 +174,10 @@ impl Shared {
     fn next(&self, gap: bool) -> Option<Vec<Told>> {
         let mut gathered = self.gathered.lock();
         if gap {
-            if !gathered.ends {
-                self.changed.wait_for(&mut gathered, AGAIN);
-            }
+            // Half of it by chance, so that those who failed together do not come back together.
+            let until =
+                ambient::monotonic() + AGAIN.mul_f64(0.5 + (ambient::random_u64() % 1024) as f64 / 2048.0);
+            while !gathered.ends && !self.changed.wait_until(&mut gathered, until).timed_out() {}
             // What was said meanwhile is in the gap as well.
             gathered.take();
             return (!gathered.ends).then(Vec::new);
@@ -170,7 +189,7 @@ impl Shared {
                 _ if gathered.told.is_empty() => self.changed.wait(&mut gathered),
                 Some(until) => drop(self.changed.wait_until(&mut gathered, until)),
                 None => {
-                    gathered.sent = Some(now);
+                    gathered.sends(now);
                     return Some(gathered.take());
                 }
             }
@@ -178,19 +197,21 @@ impl Shared {
     }
 }
 
-/// The keys of each but for those that the same session has written again since. A version that is not known stands for
-/// itself.
+/// The keys of each but for those that another one tells of the same session with a greater version, whichever came first.
+/// A version that is not known stands for itself.
 fn latest(told: &[Told]) -> Vec<(&Told, Vec<&Key>)> {
-    let mut seen = HashSet::new();
-    let mut latest: Vec<_> = told
-        .iter()
-        .rev()
-        .map(|one| {
-            let news = one.keys.iter().filter(|key| seen.insert((one.by, one.at.is_some(), *key)));
-            (one, news.collect())
-        })
-        .collect();
-    latest.reverse();
+    let mut newest = HashMap::new();
+    for (nth, one) in told.iter().enumerate() {
+        for key in &one.keys {
+            let newest = newest.entry((one.by, one.at.is_some(), key)).or_insert((one.at, nth));
+            *newest = (*newest).max((one.at, nth));
+        }
+    }
+    let mut latest: Vec<_> = told.iter().map(|one| (one, Vec::new())).collect();
+    for (nth, one) in told.iter().enumerate() {
+        let is_newest = |key: &&Key| newest[&(one.by, one.at.is_some(), *key)].1 == nth;
+        latest[nth].1.extend(one.keys.iter().filter(is_newest));
+    }
     latest
 }
 
@@ -277,31 +298,38 @@ mod tests {
         let key = |ino| Key::Node(Ino(ino));
         assert_eq!(heard(&all), [(Some(1), key(0)), (None, key(0)), (Some(2), key(1)), (Some(2), key(2))]);
         all.push(Told { at: Some(Version(3)), by: None, keys: nodes(0..3) });
-        assert_eq!(latest(&all).iter().map(|(_, keys)| keys.len()).collect::<Vec<_>>(), [1, 1, 2, 3]);
+        let counts = |all: &[Told]| latest(all).iter().map(|(_, keys)| keys.len()).collect::<Vec<_>>();
+        assert_eq!(counts(&all), [1, 1, 2, 3]);
+        all.swap(0, 2);
+        assert_eq!(counts(&all), [2, 1, 1, 3], "whichever came first");
     }
 
     #[test]
     fn too_much_is_a_loss() {
         assert_eq!(texts(&[told(None, nodes(0..KEYS_MAX as u64 + 1))]), [LOST]);
         let long = Key::Lock("%2F".repeat(TEXT_MAX).into());
-        assert_eq!(texts(&[told(Some(1), [Key::Volume, long, Key::Volume])]).len(), 2);
+        assert_eq!(
+            texts(&[told(Some(1), [Key::Volume, long, Key::Node(Ino(1))])])[1..],
+            [LOST, "1 0000000000000007 node:1"]
+        );
         assert_eq!(Notice::parse(LOST).collect::<Vec<_>>(), [Notice::Lost]);
     }
 
     #[test]
     fn what_is_enough_and_what_somebody_waits_for_ends_the_gathering() {
         let now = ambient::monotonic();
-        let waits = |keys: Vec<Key>, sent| {
-            let mut gathered = Gathered { sent, ..Gathered::default() };
+        let waits = |keys: Vec<Key>, taken| {
+            let mut gathered = Gathered { taken, ..Gathered::default() };
             gathered.add(told(None, keys));
             gathered.waits_until(now)
         };
         assert_eq!(waits(nodes(0..1), None), None);
-        assert_eq!(waits(nodes(0..1), Some(now)), Some(now + GATHER));
-        assert_eq!(waits(nodes(0..1), Some(now - GATHER)), None);
-        assert_eq!(waits(nodes(0..ENOUGH as u64), Some(now)), None);
+        let (at_once, later) = (Some(now + AHEAD), Some(now + AHEAD + GATHER));
+        assert_eq!(waits(nodes(0..1), at_once), None);
+        assert_eq!(waits(nodes(0..1), later), Some(now + GATHER));
+        assert_eq!(waits(nodes(0..ENOUGH as u64), later), None);
         for key in [Key::Lock("%2Fa".into()), Key::Advisory(Ino(4)), Key::Session(SessionId(1))] {
-            assert_eq!(waits(vec![Key::Volume, key], Some(now)), None);
+            assert_eq!(waits(vec![Key::Volume, key], later), None);
         }
     }
 
@@ -310,34 +338,54 @@ mod tests {
     }
 
     #[test]
-    fn the_first_is_sent_at_once_and_more_together() {
+    fn some_are_sent_at_once() {
+        let now = ambient::monotonic();
+        let mut gathered = Gathered::default();
+        for _ in 0..16 {
+            assert_eq!(gathered.waits_until(now), None);
+            gathered.sends(now);
+        }
+        assert_eq!(gathered.waits_until(now), Some(now + GATHER));
+        assert_eq!(gathered.waits_until(now + GATHER), None);
+        gathered.sends(now + GATHER);
+        assert_eq!(gathered.waits_until(now + GATHER), Some(now + GATHER * 2));
+        gathered.sends(now + AHEAD * 3);
+        assert_eq!(gathered.waits_until(now + AHEAD * 3), None, "no more than these are saved up");
+    }
+
+    #[test]
+    fn what_is_due_tells_of_itself() {
+        let teller = Teller::new("teller", |_| Ok(())).unwrap();
+        assert!(!teller.is_due(&Commit::new().absent(Key::Volume)), "it tells nothing");
+        assert_eq!(teller.shared.gathered.lock().taken, None);
+        assert!(teller.is_due(&change(0)));
+        assert!(teller.shared.gathered.lock().taken.is_some());
+        teller.shared.gathered.lock().taken = Some(ambient::monotonic() + AHEAD * 100);
+        assert!(!teller.is_due(&change(0)));
+        assert!(teller.is_due(&Commit::new().delete(Key::Advisory(Ino(5)))));
+    }
+
+    #[test]
+    fn what_is_not_due_is_gathered() {
         let (sender, sent) = mpsc::channel();
-        let send = move |texts: &[String]| {
-            sender.send((ambient::monotonic(), texts.to_vec())).map_err(|_| StoreError::Fenced)
-        };
+        let send = move |texts: &[String]| sender.send(texts.to_vec()).map_err(|_| StoreError::Fenced);
         let teller = Teller::new("teller", send).unwrap();
-        let begun = ambient::monotonic();
-        assert!(teller.is_due(&change(0)), "by itself");
+        teller.shared.gathered.lock().taken = Some(ambient::monotonic() + AHEAD * 100);
         for ino in 1..4 {
-            assert!(!teller.is_due(&change(ino)));
             teller.tell(&change(ino), &Ok(Version(ino)));
             teller.tell(&change(ino), &Err(CommitError::Conflict(Key::Volume)));
         }
-        let (at, texts) = sent.recv().unwrap();
-        assert!(at >= begun + GATHER, "{:?}", at - begun);
-        assert_eq!(texts, ["1 - node:1\n2 - node:2\n3 - node:3"]);
-        teller.tell(&change(4), &Ok(Version(4)));
         teller.tell(&Commit::new().delete(Key::Advisory(Ino(5))), &Ok(Version(5)));
-        assert_eq!(sent.recv().unwrap().1, ["4 - node:4\n5 - advisory:5"]);
+        assert_eq!(sent.recv().unwrap(), ["1 - node:1\n2 - node:2\n3 - node:3\n5 - advisory:5"]);
         teller.tell(&change(6), &Ok(Version(6)));
         teller.close();
-        assert_eq!(sent.recv().unwrap().1, ["6 - node:6"], "before the end");
+        assert_eq!(sent.recv().unwrap(), ["6 - node:6"], "before the end");
     }
 
     #[test]
     fn what_was_not_sent_is_told_as_a_loss() {
         let (sender, sent) = mpsc::channel();
-        let mut failures = 3;
+        let mut failures = 5;
         let send = move |texts: &[String]| {
             sender.send(texts.to_vec()).map_err(|_| StoreError::Fenced)?;
             failures -= 1;
@@ -345,11 +393,15 @@ mod tests {
         };
         let teller = Teller::new("teller", send).unwrap();
         teller.tell(&change(1), &Ok(Version(1)));
-        assert_eq!(sent.recv().unwrap(), ["1 - node:1"]);
+        for _ in 0..2 {
+            assert_eq!(sent.recv().unwrap(), ["1 - node:1"]);
+        }
+        let begun = ambient::monotonic();
         teller.tell(&change(2), &Ok(Version(2)));
-        for _ in 0..3 {
+        for _ in 0..4 {
             assert_eq!(sent.recv().unwrap(), [LOST]);
         }
+        assert!(begun.elapsed() >= AGAIN / 2, "it waits between");
         teller.tell(&change(3), &Ok(Version(3)));
         assert_eq!(sent.recv().unwrap(), ["3 - node:3"]);
         teller.close();

@@ -53,6 +53,19 @@ impl Script {
     }
 }
 
+/// Runs a script on a connection, by its hash or, if the server does not have it, by its text.
+pub(super) fn run(
+    connection: &mut Connection,
+    script: &Script,
+    arguments: &Arguments,
+) -> Result<Value, RedisError> {
+    let mut ask = |command: &Cmd| connection.req_command(command).and_then(Value::extract_error);
+    match ask(&script.by_hash(arguments)) {
+        Err(error) if error.code() == Some("NOSCRIPT") => ask(&script.by_text(arguments)),
+        other => other,
+    }
+}
+
 /// Bounds how long something is tried.
 pub(super) struct Patience {
     until: Instant,
@@ -225,14 +238,10 @@ impl Held<'_> {
         self.judge(answer)
     }
 
-    /// Runs a script, by its hash or, if the server does not have it, by its text.
+    /// Runs a script.
     pub(super) fn run(&mut self, script: &Script, arguments: &Arguments) -> Result<Value, Failed> {
-        match self.ask(&script.by_hash(arguments)) {
-            Err(Failed::Refused(error)) if error.code() == Some("NOSCRIPT") => {
-                self.ask(&script.by_text(arguments))
-            }
-            other => other,
-        }
+        let answer = run(self.connection()?, script, arguments);
+        self.judge(answer)
     }
 
     /// Runs a script that shall be the first on each connection, unless it was.

@@ -14,8 +14,9 @@ use parking_lot::Mutex;
 use redis::{Connection, RedisError};
 
 use super::error::Failed;
-use super::link::Pool;
+use super::link::{self, Pool, Script};
 use super::names::Names;
+use super::request::Arguments;
 use crate::ambient;
 use crate::store::teller::Teller;
 use crate::store::{Listener, Notice, StoreError};
@@ -41,19 +42,21 @@ pub(super) struct Subscription {
 /// Publishes what is gathered, by a script: a server that has become a replica refuses it, as it would a commit. On a
 /// connection of its own, so that the lanes are those of commits.
 pub(super) fn teller(pool: Arc<Pool>, names: &Names) -> Result<Teller, StoreError> {
-    let script = redis::Script::new(include_str!("tell.lua"));
-    let (counter, channel) = (names.other("version"), names.channel());
+    let script = Script::new(include_str!("tell.lua"));
+    let request = Arguments::default().key(names.other("version")).arg(names.channel());
     let mut connection = None;
     Teller::new("redis tells", move |texts| {
-        let failed = |failed: Failed| failed.for_caller(&pool.address, "telling of changes");
-        let mut open = match connection.take() {
-            Some(open) => open,
-            None => pool.connect().map_err(failed)?,
+        let request = texts.iter().fold(request.clone(), |request, text| request.arg(text));
+        let mut tell = || {
+            let mut open = match connection.take() {
+                Some(open) => open,
+                None => pool.connect()?,
+            };
+            link::run(&mut open, &script, &request).map_err(Failed::Lost)?;
+            connection = Some(open);
+            Ok(())
         };
-        let told = script.key(&counter).arg(&channel).arg(texts).invoke::<u64>(&mut open);
-        told.map_err(|error| failed(Failed::Lost(error)))?;
-        connection = Some(open);
-        Ok(())
+        tell().map_err(|failed: Failed| failed.for_caller(&pool.address, "telling of changes"))
     })
 }
 

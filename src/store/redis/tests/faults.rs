@@ -277,6 +277,43 @@ fn a_gap_in_the_notices_is_told() {
     wait_for(&|notice| *notice == Notice::Lost);
 }
 
+/// The connection that tells of changes may be closed while nothing is to be told.
+#[test]
+fn what_is_gathered_is_told_whatever_became_of_the_connection() {
+    let Some(server) = RedisServer::start() else { return };
+    let store = store(&server.url("v"));
+    let listening = self::store(&server.url("v"));
+    let noted = Arc::new(Noted(Mutex::default()));
+    listening.listen(Arc::clone(&noted) as Arc<dyn Listener>).unwrap();
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    let mut last = Version::default();
+    for _ in 0..3 {
+        for _ in 0..50 {
+            last = store.commit(&add_one()).unwrap(); // More than are told one by one.
+        }
+        let begun = monotonic();
+        while !noted
+            .0
+            .lock()
+            .iter()
+            .any(|notice| matches!(notice, Notice::Changed { at, .. } if *at == Some(last)))
+        {
+            assert!(begun.elapsed().as_secs() < 20, "{last:?}: {:?}", noted.0.lock());
+            sleep(Duration::from_millis(2));
+        }
+        say(&mut admin(&server), &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    }
+    for _ in 0..50 {
+        last = store.commit(&add_one()).unwrap();
+    }
+    drop(store);
+    sleep(Duration::from_millis(500));
+    let noted = noted.0.lock();
+    let told = |notice: &Notice| matches!(notice, Notice::Changed { at, .. } if *at == Some(last));
+    assert!(noted.iter().any(told), "what is gathered at the end is told");
+    assert!(!noted.contains(&Notice::Lost));
+}
+
 /// As after a failover, and after a power cut with `appendfsync everysec`.
 #[test]
 fn a_version_that_the_server_has_lost_is_not_given_to_another_change() {
