@@ -227,7 +227,6 @@ fn checks_alone(store: &dyn Store) {
     }
 }
 
-/// A session that renames checks the entries above, which its locks cover, beside what it writes.
 fn many_documents(store: &dyn Store) {
     const MANY: u64 = 100;
     put(store, node(MANY), directory(7));

@@ -4,7 +4,7 @@ use super::{conflict, directory, entry, name, node, put, session};
 use crate::document::{Ino, Key, SessionId, SessionState, Version};
 use crate::store::{Check, Commit, Store};
 
-/// An engine may check many of them together.
+/// A session that renames checks the entries above, which its locks cover, beside what it writes: many of them together.
 pub(super) fn entries(store: &dyn Store) {
     let id = SessionId(u64::MAX - 5);
     put(store, Key::Session(id), session(SessionState::Live));

@@ -126,10 +126,8 @@ impl<'a> Entries<'a> {
 
     /// Statements for so many at a time. Which of them has changed is then not known; whoever meets that forgets all that
     /// the commit rests on.
-    fn steps(self) -> impl Iterator<Item = Step> {
-        let Self(entries) = self;
-        let pieces = entries.chunks(HELD_TOGETHER).map(held_together).collect::<Vec<_>>();
-        pieces.into_iter()
+    fn steps(&self) -> impl Iterator<Item = Step> {
+        self.0.chunks(HELD_TOGETHER).map(held_together)
     }
 }
 

@@ -90,9 +90,9 @@ impl std::fmt::Debug for Options {
 
 /// A volume on a Redis server.
 pub struct RedisStore {
-    // First, so that they are dropped first: their threads use the pool.
-    teller: Teller,
+    // First, so that it is dropped first: its thread uses the pool.
     subscription: Subscription,
+    teller: Teller,
     pool: Arc<Pool>,
     names: Names,
     committer: Committer,
@@ -107,8 +107,8 @@ impl RedisStore {
         let names = pool.address.names();
         let pool = Arc::new(pool);
         Ok(Self {
-            teller: listen::teller(Arc::clone(&pool), &names)?,
             subscription: Subscription::new(Arc::clone(&pool), names.channel()),
+            teller: listen::teller(Arc::clone(&pool), &names)?,
             committer: Committer::new(names.clone()),
             scan_script: Script::new(include_str!("scan.lua")),
             pool,
