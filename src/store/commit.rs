@@ -92,6 +92,17 @@ pub enum Need {
     Less,
 }
 
+/// What a commit that has returned survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// All that the engine makes its commits survive.
+    #[default]
+    Full,
+    /// A crash of the servers soon after may undo it, also once others have seen it; but no version of it is then handed
+    /// out once more. Engines that gain nothing by it give it full durability.
+    Delayed,
+}
+
 /// Checks and writes. Each key is written at most once.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Commit {
@@ -106,6 +117,8 @@ pub struct Commit {
     /// Whether nobody waits for any of the locks whose documents it writes, before it or after it. Then those who listen
     /// need not be told of them.
     pub unawaited: bool,
+    /// Delayed for nothing but locks whose holder rests on his own checks, should they be lost.
+    pub durability: Durability,
     /// What it needs of the store's room, as far as that cannot be told from what it writes.
     pub room: Option<Need>,
     /// The session that makes the change, on engines that many hosts share: it is refused unless the session's document
@@ -193,6 +206,9 @@ impl Commit {
         // Not if neither says so: locks that are added later would not be told of.
         let says_so = self.unawaited || other.unawaited;
         self.unawaited = says_so && !self.tells_of_locks() && !other.tells_of_locks();
+        if self.durability != other.durability {
+            self.durability = Durability::Full;
+        }
         self.checks.extend(other.checks);
         self.writes.extend(other.writes);
         self

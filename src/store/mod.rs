@@ -35,7 +35,7 @@ use crate::document::codec::CodecError;
 use crate::document::{Document, Ino, Key, Node, SessionId, Stored, Version};
 use crate::later::Later;
 
-pub use commit::{Check, Commit, CommitError, Need, Write};
+pub use commit::{Check, Commit, CommitError, Durability, Need, Write};
 pub use notice::{Listener, Notice};
 pub use outage::Outage;
 pub(crate) use outage::Outages;
@@ -283,7 +283,7 @@ pub trait Store: Reader {
         if granting(None) { self.commit(commit).map(Some) } else { Ok(None) }
     }
 
-    /// Makes every commit that has returned survive a power cut.
+    /// Makes every commit that has returned survive a power cut, but those of [`Durability::Delayed`].
     ///
     /// # Errors
     /// [`StoreError::Stopped`]: after a failed sync nobody knows what is on disk.

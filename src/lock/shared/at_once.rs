@@ -18,7 +18,7 @@ use super::record::{Removed, ask, is_awaited, remove};
 use super::{Refusal, SharedGuard, SharedLocks, Wanted};
 use crate::lock::OpId;
 use crate::store::cells::{Along, CasError, Cell, CellKey, Change, StoredCell};
-use crate::store::{Commit, StoreError};
+use crate::store::{Commit, Durability, StoreError};
 
 /// How often it is tried before the locks are taken or released one after the other. A try fails because another one has
 /// succeeded.
@@ -47,12 +47,13 @@ impl SharedLocks {
         purpose: &Arc<str>,
         guard: &mut SharedGuard,
         along: Option<Along<'_>>,
+        durability: Durability,
     ) -> Result<AtOnce, Refusal> {
         let mut uses = Vec::new();
         let documents: Vec<&Wanted> =
             wanted.iter().filter(|wanted| !self.begin_use(wanted, &mut uses)).collect();
         let taken = if self.store.cells.changes_several() {
-            self.take_documents_at_once(&documents, purpose, guard)
+            self.take_documents_at_once(&documents, purpose, guard, durability)
         } else {
             self.take_each(&documents, purpose, guard, along)
         };
@@ -73,6 +74,7 @@ impl SharedLocks {
         documents: &[&Wanted],
         purpose: &Arc<str>,
         guard: &mut SharedGuard,
+        durability: Durability,
     ) -> Result<AtOnce, Refusal> {
         if documents.is_empty() {
             return Ok(AtOnce::Taken);
@@ -91,7 +93,7 @@ impl SharedLocks {
                 }
             };
             let Some(changes) = self.with_claims(documents, cells, purpose, guard.op())? else { break };
-            match self.store.cells.cas_all(&changes) {
+            match self.store.cells.cas_all(&changes, durability) {
                 Ok(version) => {
                     guard.held.extend(changes.into_iter().zip(documents).map(|(change, wanted)| {
                         let known = change.cell.map(|cell| StoredCell { version, cell: cell.into() });
@@ -257,7 +259,7 @@ impl SharedLocks {
                 Some(known) => known,
                 None => self.store.insist(|| self.store.cells.read_many(&keys))?,
             };
-            match self.store.cells.cas_all(&self.without_claims(held, cells, op)?) {
+            match self.store.cells.cas_all(&self.without_claims(held, cells, op)?, Durability::Full) {
                 Ok(_) => return Ok(true),
                 Err(CasError::Conflict) => {}
                 Err(CasError::Store(_) | CasError::Unknown(_)) => break,

@@ -41,8 +41,8 @@ use super::{Blocked, Counters, LockError, LockSet, Mode, OpId, Wait};
 use crate::ambient::Clock;
 use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::later::{Inline, Later, UnderWay};
-use crate::store::StoreError;
 use crate::store::cells::{Along, CellKey, Cells, StoredCell};
+use crate::store::{Durability, StoreError};
 use at_once::AtOnce;
 use claims::{in_cell, is_ghost, now_ns, take_out};
 use guard::Held;
@@ -274,7 +274,9 @@ impl SharedLocks {
         self.releasing.wait_for(&*self.store.clock, keys, goes_on);
         self.want_kept(&documents);
         let mut guard = self.empty_guard();
-        match self.take_at_once(&documents, &purpose, &mut guard, along)? {
+        // Its commit checks all that they cover. What people hold they would not check.
+        let durability = if set.is_of_rename() { Durability::Delayed } else { Durability::Full };
+        match self.take_at_once(&documents, &purpose, &mut guard, along, durability)? {
             AtOnce::Taken => Ok(self.granted(guard)),
             AtOnce::No(found) => self.take_in_order(documents, found, &purpose, guard, wait, is_try),
             AtOnce::Unknown => {

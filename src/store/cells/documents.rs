@@ -7,7 +7,7 @@ use super::{
     CasError, Cell, CellKey, Cells, Change, Listed, ListedCell, MarkedDocument, ScannedCell, StoredCell,
 };
 use crate::document::{Document, Key, Kind, Stored, Version};
-use crate::store::{Commit, CommitError, Intents, Range, Scan, Store, StoreError, for_each};
+use crate::store::{Commit, CommitError, Durability, Intents, Range, Scan, Store, StoreError, for_each};
 
 /// The documents of a store as cells. There are no slots: nobody needs intents on such a store.
 pub struct DocumentCells {
@@ -85,7 +85,7 @@ impl Cells for DocumentCells {
     }
 
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
-        self.cas_all(&[Change { key: key.clone(), expected, cell, awaited: true }])
+        self.cas_all(&[Change { key: key.clone(), expected, cell, awaited: true }], Durability::Full)
     }
 
     fn changes_several(&self) -> bool {
@@ -96,8 +96,9 @@ impl Cells for DocumentCells {
         if self.changes_several() { commit_of(changes).ok() } else { None }
     }
 
-    fn cas_all(&self, changes: &[Change]) -> Result<Version, CasError> {
-        self.store.commit(&commit_of(changes)?).map_err(|error| match error {
+    fn cas_all(&self, changes: &[Change], durability: Durability) -> Result<Version, CasError> {
+        let commit = Commit { durability, ..commit_of(changes)? };
+        self.store.commit(&commit).map_err(|error| match error {
             CommitError::Conflict(_) => CasError::Conflict,
             CommitError::Store(StoreError::Unknown(cause)) => CasError::Unknown(cause),
             CommitError::Store(error) => CasError::Store(error),

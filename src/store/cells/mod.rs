@@ -15,7 +15,7 @@ use std::iter;
 use std::sync::Arc;
 
 use crate::document::{Key, LockRecord, Mark, SessionId, Slot, Stored, Version};
-use crate::store::{Commit, Scan, StoreError};
+use crate::store::{Commit, Durability, Scan, StoreError};
 
 /// Which cell.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -236,12 +236,13 @@ pub trait Cells: Send + Sync {
         None
     }
 
-    /// Makes several such changes at one instant, or none of them. Returns the version that all have now.
+    /// Makes several such changes at one instant, or none of them. Returns the version that all have now. With
+    /// [`Durability::Delayed`] a crash of the servers may undo that, and its version is still no other write's.
     ///
     /// # Errors
     /// [`CasError`]; `Store` where the engine cannot.
-    fn cas_all(&self, changes: &[Change]) -> Result<Version, CasError> {
-        let _ = changes;
+    fn cas_all(&self, changes: &[Change], durability: Durability) -> Result<Version, CasError> {
+        let _ = (changes, durability);
         let source = "this store changes one cell at a time".into();
         Err(StoreError::Engine { what: "several cells".to_owned(), source }.into())
     }

@@ -13,12 +13,13 @@ use super::value::Value;
 use super::{error, read, whole};
 use crate::ambient;
 use crate::document::{Document, Key, SessionState, Version};
-use crate::store::{Commit, CommitError, StoreError, Write};
+use crate::store::{Commit, CommitError, Durability, StoreError, Write};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 const COMMIT: &str = "COMMIT";
 /// The version of every document that the transaction writes. Drawn first: the statements behind it take it from there.
 const DRAW_VERSION: &str = "SELECT nextval('versions')";
+const DELAY: &str = "SET LOCAL synchronous_commit = off";
 const SET_OUTCOME: &str = "WITH found AS (UPDATE outcome SET number = $2, version = currval('versions'), used = now() \
      WHERE connection = $1 AND NOT closed RETURNING version) \
      SELECT CAST(coalesce((SELECT CAST(version AS text) FROM found), 'lockwood: the connection was given up') AS bigint)";
@@ -156,7 +157,7 @@ fn step_of<'a>(plan: &'a Plan, error: &Error) -> Option<&'a Step> {
     plan.steps.get(whole::part_of(error.message())?)
 }
 
-/// BEGIN, the version if one is needed, the steps, the outcome likewise, COMMIT.
+/// BEGIN, the version if one is needed, the steps, what it waits for, the outcome likewise, COMMIT.
 fn one_by_one(plan: &Plan, id: i64, number: i64) -> Vec<Call> {
     let mut calls = Vec::with_capacity(plan.steps.len() + 4);
     calls.push(Call::text(BEGIN));
@@ -164,6 +165,9 @@ fn one_by_one(plan: &Plan, id: i64, number: i64) -> Vec<Call> {
         calls.push(Call::text(DRAW_VERSION));
     }
     calls.extend(plan.steps.iter().map(|step| step.call.clone()));
+    if plan.durability == Durability::Delayed {
+        calls.push(Call::text(DELAY));
+    }
     if plan.writes {
         calls.push(Call { sql: Sql::Text(SET_OUTCOME), params: vec![Value::Int(id), Value::Int(number)] });
     }

@@ -24,13 +24,14 @@ use super::url::{Target, Trust, chain};
 use super::value::Value;
 use super::whole::{self, Parts};
 use crate::document::Kind;
+use crate::store::Durability;
 
 /// Which statement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sql {
     Document(Kind, Action),
     /// A commit that does this.
-    Whole(Arc<Parts>),
+    Whole(Arc<Parts>, Durability),
     Text(&'static str),
 }
 
@@ -217,7 +218,7 @@ impl Connection {
         let work = missing.iter().map(|statement| async move {
             match statement {
                 Sql::Document(kind, action) => client.prepare(&sql(*kind, *action)).await,
-                Sql::Whole(parts) => client.prepare(&whole::sql(parts)).await,
+                Sql::Whole(parts, durability) => client.prepare(&whole::sql(parts, *durability)).await,
                 Sql::Text(text) => client.prepare(text).await,
             }
         });
@@ -283,7 +284,7 @@ async fn enter(host: &Config, trust: Option<&Trust>) -> Result<(Client, Box<dyn 
 }
 
 fn is_whole(sql: &Sql) -> bool {
-    matches!(sql, Sql::Whole(_))
+    matches!(sql, Sql::Whole(..))
 }
 
 impl Wire {

@@ -16,13 +16,14 @@ use crate::store::stopped::Stopped;
 use crate::store::{Commit, CommitError, Reader as _, Store as _, StoreError};
 
 /// What makes each version of the schema out of the one before. None is ever altered: only appended to.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("locks.sql"),
     include_str!("content.sql"),
     include_str!("checks.sql"),
     include_str!("fence.sql"),
+    include_str!("run.sql"),
 ];
 
 const STATE: &str =

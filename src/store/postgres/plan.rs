@@ -26,7 +26,7 @@ use super::tables::{Action, table};
 use super::value::Value;
 use super::whole::Parts;
 use crate::document::{Document, Key, Kind, NodeDelta, Version};
-use crate::store::{Check, Commit, Write};
+use crate::store::{Check, Commit, Durability, Write};
 
 /// One statement, and the document that it is about.
 pub(super) struct Step {
@@ -46,6 +46,7 @@ pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
     /// Whether anything is written.
     pub(super) writes: bool,
+    pub(super) durability: Durability,
 }
 
 impl Plan {
@@ -79,7 +80,7 @@ impl Plan {
             document(key, &checks, write, &mut steps)?;
         }
         steps.extend(covered.steps());
-        Ok(Self { steps, writes: !commit.writes.is_empty() })
+        Ok(Self { steps, writes: !commit.writes.is_empty(), durability: commit.durability })
     }
 
     /// The step whose document is there already, by the table that refused it, which not every server that speaks the
@@ -104,7 +105,10 @@ impl Plan {
         };
         let parts = self.steps.iter().map(part).collect::<Option<Arc<Parts>>>()?;
         let params = self.steps.iter().flat_map(|step| step.call.params.iter().cloned());
-        Some(Call { sql: Sql::Whole(parts), params: params.chain(own.map(Value::Int)).collect() })
+        Some(Call {
+            sql: Sql::Whole(parts, self.durability),
+            params: params.chain(own.map(Value::Int)).collect(),
+        })
     }
 }
 

@@ -42,6 +42,18 @@ pub(super) struct Pool {
     pub(super) outages: Outages,
 }
 
+/// Whether the server has lost nothing since somebody connected.
+const STILL_RUNS: &str = "SELECT since FROM server_run";
+/// Of those that connect to a server which has lost commits one at a time. Each statement sees what the one before has left.
+/// The sequence goes on where nobody has been: a second has no four billion commits. Before that is on the server's disk
+/// nobody is let in by the row.
+const GO_AHEAD: [&str; 5] = [
+    "BEGIN ISOLATION LEVEL READ COMMITTED",
+    "LOCK TABLE server_run IN SHARE ROW EXCLUSIVE MODE",
+    "SELECT setval('versions', nextval('versions') + 4294967296) WHERE NOT EXISTS (SELECT FROM server_run)",
+    "INSERT INTO server_run SELECT now() WHERE NOT EXISTS (SELECT FROM server_run)",
+    "COMMIT",
+];
 const BEGIN_OUTCOME: &str = "INSERT INTO outcome (connection, version) VALUES ($1, nextval('versions'))";
 /// Long ago: whoever lost an answer has asked by now. A commit whose row is gone is refused, so nothing is decided twice.
 const TRIM_OUTCOMES: &str = "DELETE FROM outcome WHERE used < now() - interval '7 days'";
@@ -99,13 +111,21 @@ impl Pool {
         (error::running(&self.target, what, failure), again)
     }
 
+    /// A crash of the server ends all its connections. So none that is used was open when commits were lost, and before the
+    /// first commit of a new one the versions of those were made up for.
     fn connect_pooled(&self, within: Duration) -> Result<Pooled, (StoreError, bool)> {
         let mut connection = self.connect(within)?;
         let id = ambient::random_u64().cast_signed();
         let begin = Call { sql: Sql::Text(BEGIN_OUTCOME), params: vec![Value::Int(id)] };
-        connection
-            .run(&[begin, Call::text(TRIM_OUTCOMES)], within, &self.trips)
-            .map_err(|failure| self.lost_or_not("cannot begin", &failure))?;
+        let mut run = |calls: &[Call]| {
+            connection
+                .run(calls, within, &self.trips)
+                .map_err(|failure| self.lost_or_not("cannot begin", &failure))
+        };
+        let answers = run(&[begin, Call::text(TRIM_OUTCOMES), Call::text(STILL_RUNS)])?;
+        if answers.last().is_none_or(Vec::is_empty) {
+            run(&GO_AHEAD.map(Call::text))?;
+        }
         Ok(Pooled { connection, id, number: 0 })
     }
 

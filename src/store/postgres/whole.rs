@@ -10,6 +10,7 @@
 //! parts are about needs statements one by one.
 
 use crate::document::Kind;
+use crate::store::Durability;
 
 use super::tables::{Action, CLOSED, Statement, VERSION, statement};
 
@@ -18,9 +19,12 @@ pub(super) type Parts = [(Kind, Action)];
 
 /// The statement. Its parameters are those of the parts, then the connection and the number of the commit. Its last column
 /// is the version.
-pub(super) fn sql(parts: &Parts) -> String {
+pub(super) fn sql(parts: &Parts, durability: Durability) -> String {
     let mut expressions = vec!["drawn AS (SELECT nextval('versions') AS version)".to_owned()];
-    let mut verdicts = Vec::with_capacity(parts.len());
+    let mut verdicts = Vec::with_capacity(parts.len() + 2);
+    if durability == Durability::Delayed {
+        verdicts.push("set_config('synchronous_commit', 'off', true)".to_owned());
+    }
     let mut params = 0;
     for (n, (kind, action)) in parts.iter().enumerate() {
         let Statement::Demand(demand) = statement(*kind, *action) else { continue };
@@ -70,12 +74,13 @@ mod tests {
 
     #[test]
     fn parameters_are_counted_through_all_parts() {
-        let text = sql(&[(Kind::Xattr, Action::DeleteVersion), (Kind::Orphan, Action::Upsert)]);
+        let parts = [(Kind::Xattr, Action::DeleteVersion), (Kind::Orphan, Action::Upsert)];
+        let text = sql(&parts, Durability::Full);
         assert!(text.contains("ino = $1 AND name = $2 AND version = $3"), "{text}");
         assert!(text.contains("VALUES ($4, $5, (SELECT version FROM drawn))"), "{text}");
         assert!(text.contains("SET number = $7") && text.contains("connection = $6"), "{text}");
         assert_eq!(greatest_parameter(&text), 7);
-        assert!(!text.contains(VERSION), "{text}");
+        assert!(!text.contains(VERSION) && !text.contains("synchronous_commit"), "{text}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The engine over PostgreSQL.
 
+mod delayed;
 mod fence;
 mod lost;
 mod operation;

@@ -1,0 +1,117 @@
+//! Commits that return before they are on the server's disk: what a crash takes back, and what it must not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockwood::content::Chunks;
+use lockwood::document::{Document, Key, LockRecord, Version};
+use lockwood::lock::{LockGuard, LockId, LockSet, Mode, Request};
+use lockwood::namespace::{Namespace, SessionInfo, Settings};
+use lockwood::store::{Commit, CommitError, Durability, Reader, Store};
+
+use super::server::PostgresServer;
+use super::{empty, format, open};
+
+/// As far as a server that has lost commits goes ahead of those that it knows.
+const AHEAD: u64 = 1 << 32;
+
+/// Its log goes to the disk when a commit waits for that, and otherwise hardly ever.
+fn lazy_server() -> Option<PostgresServer> {
+    let server = PostgresServer::start()?;
+    server.psql("lockwood", "ALTER SYSTEM SET wal_writer_delay = '10s'");
+    server.psql("lockwood", "SELECT pg_reload_conf()");
+    Some(server)
+}
+
+fn lock(name: &str) -> Key {
+    Key::Lock(format!("%2F{name}").into())
+}
+
+fn put(store: &dyn Store, name: &str, durability: Durability) -> Version {
+    let record = LockRecord { path: format!("/{name}").into(), holders: Vec::new(), waiters: Vec::new() };
+    let commit = Commit::new().put(lock(name), Document::Lock(record));
+    store.commit(&Commit { durability, ..commit }).unwrap()
+}
+
+fn refuses(store: &dyn Store, name: &str, version: Version) -> bool {
+    let commit = Commit::new().at(lock(name), version).delete(lock(name));
+    matches!(store.commit(&commit), Err(CommitError::Conflict(_)))
+}
+
+#[test]
+fn what_a_crash_takes_back_does_not_come_again_as_something_else() {
+    let Some(mut server) = lazy_server() else { return };
+    let store = empty(&server.url("volume"));
+    let kept = put(&store, "kept", Durability::Full);
+    // Each page of the log is written when it is full, and survives. So they are few, and tried again if they fill one.
+    let lost = (0..5).find_map(|attempt| {
+        let version = (0..3).map(|_| put(&store, "lost", Durability::Delayed)).last();
+        assert_eq!(store.get(&lock("lost")).unwrap().map(|found| found.version), version, "others see it");
+        server.stop(true);
+        server.run();
+        let is_lost = store.get(&lock("lost")).unwrap().is_none();
+        eprintln!("crash {attempt}: {version:?} was lost: {is_lost}");
+        version.filter(|_| is_lost)
+    });
+    let lost = lost.expect("five crashes have lost nothing: it waits for the disk");
+    assert_eq!(store.get(&lock("kept")).unwrap().map(|found| found.version), Some(kept));
+    // Of each commit after the crash.
+    for _ in 0..3 {
+        let next = put(&store, "lost", Durability::Delayed);
+        assert!(next.0 > lost.0 + AHEAD / 2, "{next:?} after {lost:?}");
+        assert!(refuses(&store, "lost", lost));
+    }
+    // And once only.
+    let first = put(&store, "lost", Durability::Full);
+    let again = put(&empty(&server.url("volume")), "lost", Durability::Full);
+    assert!(again.0 < first.0 + AHEAD / 2, "{again:?} after {first:?}");
+}
+
+#[test]
+fn a_server_that_takes_over_goes_ahead_of_what_it_may_not_have() {
+    let Some(mut primary) = PostgresServer::start() else { return };
+    let standby = primary.standby();
+    let store = format(&primary.url("volume"));
+    let before = put(&store, "a", Durability::Full);
+    drop(store);
+    primary.stop(true);
+    standby.promote();
+    let after = put(&open(&standby.url("volume")), "a", Durability::Full);
+    assert!(after.0 > before.0 + AHEAD / 2, "{after:?} after {before:?}");
+}
+
+/// Whether the log was written to the disk while this was done.
+fn waits_for_the_disk<T>(server: &PostgresServer, done: impl FnOnce() -> T) -> (bool, T) {
+    // Nothing is left to be written.
+    server.psql("lockwood", "CREATE TABLE waits (); DROP TABLE waits");
+    let before = server.psql("lockwood", "SELECT pg_current_wal_insert_lsn()");
+    let done = done();
+    let written = format!("SELECT pg_current_wal_flush_lsn() > CAST('{before}' AS pg_lsn)");
+    (server.psql("lockwood", &written) == "t", done)
+}
+
+#[test]
+fn a_rename_waits_for_the_disk_with_its_commit_and_not_with_its_locks() {
+    let Some(server) = lazy_server() else { return };
+    let store: Arc<dyn Store> = Arc::new(format(&server.url("volume")));
+    let info = SessionInfo {
+        host: "test".into(),
+        boot_id: "test".into(),
+        pid: std::process::id(),
+        mount_point: "none".into(),
+    };
+    // No heartbeat comes between.
+    let settings = Settings { lease: Duration::from_secs(3600), ..Settings::default() };
+    let namespace = Namespace::join(Arc::clone(&store), Chunks::new(store), settings, info).unwrap();
+    let take = |set: LockSet| -> LockGuard {
+        let request = Request { session: namespace.session(), set, operation: "test".into() };
+        namespace.locks().acquire(request, namespace.lock_deadline()).unwrap()
+    };
+    let id = |path: &str| LockId::from_path(path.as_bytes()).unwrap();
+    let of_rename = || take(LockSet::for_rename(&id("/a/b"), &id("/c/d")).unwrap());
+    let (waits, _first) = waits_for_the_disk(&server, of_rename);
+    assert!(!waits, "the locks of a rename");
+    let of_people = || take(LockSet::for_hold(&id("/e/f"), Mode::Exclusive).unwrap());
+    let (waits, _second) = waits_for_the_disk(&server, of_people);
+    assert!(waits, "what people hold");
+}
