@@ -177,8 +177,9 @@ impl Locks {
         }
     }
 
-    /// Whether a lock that was granted is held until it is released, whatever happens to its holder: only then may a commit
-    /// rely on locks for what it checks. Locks that end by themselves are for isolation alone.
+    /// Whether a lock that was granted is held until it is released, whatever happens to its holder: only then may a
+    /// commit to a store that changes one document at a time rely on locks for what it checks. Locks that end by
+    /// themselves are for isolation alone.
     pub fn cover_checks(&self) -> bool {
         !matches!(self, Self::Redlock(_))
     }
@@ -245,10 +246,14 @@ impl LockGuard {
         }
     }
 
-    /// Notes that the commit with the release was refused, since a lock document has changed: the locks are held still.
-    pub fn met_others(&self) {
-        if let Self::Documents(guard) = self {
-            guard.met_others();
+    /// The commit with the release was refused, since a lock document has changed. Whether the locks are held still.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn met_others(&self) -> Result<bool, LockError> {
+        match self {
+            Self::Documents(guard) => guard.met_others(),
+            Self::Table(_) | Self::Redlock(_) => Ok(true),
         }
     }
 

@@ -13,6 +13,7 @@ mod grown;
 mod in_doubt;
 mod links;
 mod listing;
+mod lost_locks;
 mod opens;
 mod over_chunks;
 mod over_objects;

@@ -309,3 +309,22 @@ pub enum CommitError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_commits_in_one_survive_what_the_safer_one_does() {
+        let [full, delayed] =
+            [Durability::Full, Durability::Delayed].map(|durability| Commit { durability, ..Commit::new() });
+        for (one, other, both) in [
+            (&full, &full, &full),
+            (&full, &delayed, &full),
+            (&delayed, &full, &full),
+            (&delayed, &delayed, &delayed),
+        ] {
+            assert_eq!(one.clone().and(other.clone()).durability, both.durability);
+        }
+    }
+}

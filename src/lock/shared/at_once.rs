@@ -39,8 +39,9 @@ pub(super) enum AtOnce {
 
 impl SharedLocks {
     /// Takes all locks of the set for the operation whose guard this is, if they are free. What the session keeps of them
-    /// is used, until the guard is dropped if they are taken and until this returns if not: who waits uses only what he has
-    /// come to. `along`: a request that may take the changes with it.
+    /// is used, until the guard is dropped if they are taken and until this returns if not: who waits uses only what he
+    /// has come to. `along`: a request that may take the changes with it. `durability` is for locks that nobody else has
+    /// or wants: whoever changes a document that is there waits for the disk, and so for all that was written before.
     pub(super) fn take_at_once(
         &self,
         wanted: &[Wanted],
@@ -83,13 +84,13 @@ impl SharedLocks {
         let mut known = (!self.met_others.load(Relaxed)).then(|| vec![None; keys.len()]);
         let mut found = None;
         for _ in 0..TRIES {
-            let cells = match known.take() {
-                Some(guess) => guess,
+            let (cells, durability) = match known.take() {
+                Some(guess) => (guess, durability),
                 None => {
                     let read = self.store.insist(|| self.store.cells.read_many(&keys))?;
                     self.met_others.store(read.iter().any(Option::is_some), Relaxed);
                     found = Some(read.clone());
-                    read
+                    (read, Durability::Full)
                 }
             };
             let Some(changes) = self.with_claims(documents, cells, purpose, guard.op())? else { break };
@@ -99,6 +100,7 @@ impl SharedLocks {
                         let known = change.cell.map(|cell| StoredCell { version, cell: cell.into() });
                         Held::new(wanted, known)
                     }));
+                    guard.durability = durability;
                     return Ok(AtOnce::Taken);
                 }
                 Err(CasError::Conflict) => {
@@ -269,8 +271,10 @@ impl SharedLocks {
     }
 
     /// The release as a part of another commit, as far as is known; none if others are likely to have changed a document.
-    pub(super) fn release_along(&self, held: &[Held], op: OpId) -> Option<Commit> {
-        if held.is_empty() || self.met_others.load(Relaxed) {
+    /// Of locks that a crash may have lost always, since the commit learns of it so.
+    pub(super) fn release_along(&self, held: &[Held], op: OpId, durability: Durability) -> Option<Commit> {
+        let is_hopeful = durability == Durability::Delayed || !self.met_others.load(Relaxed);
+        if held.is_empty() || !is_hopeful {
             return None;
         }
         self.store.cells.as_commit(&self.without_claims(held, as_known(held)?, op).ok()?)

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::claims::in_cell;
 use super::kept::{Sharing, Use};
+use super::record::is_held;
 use super::{SharedLocks, Wanted};
 use crate::lock::session::Operation;
 use crate::lock::{LockError, OpId};
-use crate::store::Commit;
 use crate::store::cells::{CellKey, StoredCell};
+use crate::store::{Commit, Durability};
 
 /// A lock document as an operation left it.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub struct SharedGuard {
     pub(super) held: Vec<Held>,
     /// Shares that the session keeps, and that the operation uses.
     pub(super) uses: Vec<Use>,
+    /// What the claims survive.
+    pub(super) durability: Durability,
     /// Whether all of them were taken.
     pub(super) granted: bool,
     /// Whether a commit has released what the operation has claimed for itself.
@@ -74,7 +78,7 @@ impl SharedGuard {
     /// What releases the locks, as a part of the commit that they were taken for; none where that is not possible or has
     /// little hope. What the session keeps is not released.
     pub fn release_along(&self) -> Option<Commit> {
-        self.locks.release_along(&self.held, self.op())
+        self.locks.release_along(&self.held, self.op(), self.durability)
     }
 
     /// The commit with [`SharedGuard::release_along`] was made.
@@ -82,9 +86,23 @@ impl SharedGuard {
         self.released.store(true, Relaxed);
     }
 
-    /// The commit with [`SharedGuard::release_along`] was refused, since a lock document has changed.
-    pub fn met_others(&self) {
+    /// The commit with [`SharedGuard::release_along`] was refused, since a lock document has changed. Whether the locks are
+    /// held still: if not, the store has lost them. If so, no crash can lose them any more, since whoever has changed the
+    /// document has waited for the disk.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn met_others(&self) -> Result<bool, LockError> {
         self.locks.met_others.store(true, Relaxed);
+        let (keys, ops): (Vec<_>, Vec<_>) = self.claims().map(|(key, op)| (key.clone(), op)).unzip();
+        let found = self.locks.store.insist(|| self.locks.store.cells.read_many(&keys))?;
+        for ((key, op), found) in keys.iter().zip(ops).zip(&found) {
+            if !in_cell(key, found.as_ref())?.is_some_and(|record| is_held(record, op)) {
+                log::warn!("the lock {key:?} that {op} had is gone: the store has lost it");
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Leaves the claims where they are, until the session has ended and its intents are settled. For an operation that

@@ -274,7 +274,7 @@ impl SharedLocks {
         self.releasing.wait_for(&*self.store.clock, keys, goes_on);
         self.want_kept(&documents);
         let mut guard = self.empty_guard();
-        // Its commit checks all that they cover. What people hold they would not check.
+        // Its commit checks all that they cover, and that they are there. Who holds one for people checks nothing.
         let durability = if set.is_of_rename() { Durability::Delayed } else { Durability::Full };
         match self.take_at_once(&documents, &purpose, &mut guard, along, durability)? {
             AtOnce::Taken => Ok(self.granted(guard)),
@@ -298,6 +298,7 @@ impl SharedLocks {
             locks: self.clone(),
             held: Vec::new(),
             uses: Vec::new(),
+            durability: Durability::Full,
             granted: false,
             released: AtomicBool::new(false),
             operation: Arc::new(self.standing.begin()),

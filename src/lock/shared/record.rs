@@ -40,6 +40,11 @@ pub fn holds_shared(record: &LockRecord, op: OpId) -> bool {
     record.holders.iter().any(|claim| claim.mode == Mode::Shared && op_of(claim) == op)
 }
 
+/// Whether this operation is one of those that hold the lock.
+pub fn is_held(record: &LockRecord, op: OpId) -> bool {
+    record.holders.iter().any(|claim| op_of(claim) == op)
+}
+
 /// Grants the lock of `path` to a claim, or puts it at the end of the queue. To ask again changes nothing.
 pub fn ask(record: Option<&LockRecord>, path: &LockId, claim: &LockClaim) -> Asked {
     let now = Nanos(claim.since_ns);

@@ -351,8 +351,12 @@ impl Namespace {
         let commit = self.counted(by.rename, commit, from, to, by.now);
         if let Some((guard, release)) = by.held.and_then(|guard| Some((guard, guard.release_along()?))) {
             match self.commit(&commit.clone().and(release)) {
-                // Somebody has come to a lock meanwhile. Nothing was changed, and the locks are held.
-                Err(NamespaceError::Conflict(Key::Lock(_))) => guard.met_others(),
+                // Somebody has come to a lock meanwhile. Nothing was changed, and the locks are held; or it starts over.
+                Err(NamespaceError::Conflict(Key::Lock(_))) => {
+                    if !guard.met_others()? {
+                        return Err(NamespaceError::Conflict(by.rename.source_key()));
+                    }
+                }
                 made => return made.map(|_| guard.released()),
             }
         }

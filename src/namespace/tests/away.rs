@@ -13,6 +13,9 @@ use crate::store::{
     Write,
 };
 
+/// What is done to the store while a rename is under way.
+type Meanwhile = Box<dyn FnOnce(&MemoryStore) + Send>;
+
 /// An engine that can be away, and whose notices can be lost.
 #[derive(Default)]
 pub(super) struct Engine {
@@ -29,6 +32,8 @@ pub(super) struct Engine {
     pub(super) loses: Mutex<Option<bool>>,
     /// The rename whose answer was lost.
     pub(super) lost: Mutex<Option<Commit>>,
+    /// Is done before the next rename is made.
+    pub(super) before_rename: Mutex<Option<Meanwhile>>,
     /// No name is changed after that.
     pub(super) names_stay: AtomicBool,
     /// Nobody is told of anything.
@@ -84,6 +89,10 @@ impl Store for Engine {
         let of_locks = commit.writes.iter().any(|write| matches!(write.key(), Key::Advisory(_)));
         let removes = commit.writes.iter().any(|write| matches!(write, Write::Delete(Key::Node(_))));
         let of_names = commit.writes.iter().any(|write| matches!(write.key(), Key::Entry(..)));
+        let before = self.before_rename.lock().take_if(|_| of_names);
+        if let Some(before) = before {
+            before(&self.memory);
+        }
         if of_names && let Some(is_made) = self.loses.lock().take() {
             *self.lost.lock() = Some(commit.clone());
             if is_made {

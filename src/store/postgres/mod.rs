@@ -9,9 +9,10 @@
 //!    sent at once ([`connection`]). What a check does not find makes its statement fail, which makes the COMMIT behind it a
 //!    rollback; the number of the part or of the statement that failed names the document.
 //! 2. **Versions** come from one sequence, one a commit, drawn by its first statement: all documents that it writes have
-//!    it. None is handed out twice: a sequence does not go back when a transaction does, only when the server crashes or a
-//!    standby takes over, and then it is sent ahead before the first commit ([`pool`]). Of two commits that overlap the later may have the lower version, so versions of a document are only ever compared for equality; they
-//!    grow from one commit to another that began after the first had returned.
+//!    it. None is handed out twice: a sequence does not go back when a transaction does, only when the server crashes or
+//!    a standby takes over, and then it is sent ahead before the first commit ([`pool`]). Of two commits that overlap the
+//!    later may have the lower version, so versions of a document are only ever compared for equality; they grow from one
+//!    commit to another that began after the first had returned.
 //! 3. **Fences.** A commit of a session reads its row `FOR KEY SHARE` on condition that it is live, and holds that to the
 //!    end. `(id, state)` is a unique key, so an update that changes the state takes the row `FOR UPDATE`, which waits for
 //!    all such readers; once it has committed, new ones look at the row again and find it fenced. A heartbeat changes no
@@ -29,12 +30,13 @@
 //! 5. **Notices** are sent after the commit, by a thread of their own ([`notices`]): NOTIFY within a transaction
 //!    takes a lock that makes all commits of the database go one after the other.
 //!
-//! 6. **Locks need not be on the disk** before a rename goes on: what they cover its commit checks, and waits for the disk
-//!    once. So they are taken with `synchronous_commit` off, for that transaction alone (`Durability::Delayed`).
+//! 6. **Locks that nobody else wants** need not be on the disk before a rename goes on: what they cover its commit checks,
+//!    and that they are there, and waits for the disk once. So a commit that says so ([`Durability`](super::Durability)) is
+//!    made with `synchronous_commit` off, for that transaction alone.
 //!
 //! What of PostgreSQL is used: READ COMMITTED with row locks in four strengths, `INSERT ... ON CONFLICT`, `RETURNING` in
-//! common table expressions, several of which may change one table, one sequence, UNIQUE constraints, an UNLOGGED table, `jsonb` for
-//! display, LISTEN and NOTIFY. No extensions, no functions, no triggers, no advisory locks.
+//! common table expressions, several of which may change one table, one sequence, UNIQUE constraints, an UNLOGGED table,
+//! `jsonb` for display, LISTEN and NOTIFY. No extensions, no functions, no triggers, no advisory locks.
 
 mod commit;
 mod connection;
@@ -121,7 +123,7 @@ impl Store for PostgresStore {
         done
     }
 
-    /// Nothing to do: no commit but of locks returns before the server has made it durable.
+    /// Nothing to do: a commit that is to be durable returns when the server has made it so.
     fn sync(&self) -> Result<(), StoreError> {
         self.stopped.refuse()?;
         self.counts.synced();

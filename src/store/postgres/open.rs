@@ -33,6 +33,8 @@ const TABLES: &str = "SELECT count(*) FROM pg_catalog.pg_class c \
 const OWN: &str = "SELECT count(*) FROM pg_catalog.pg_class c \
      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
      WHERE n.nspname = CAST($1 AS text) AND c.relname = 'schema_version'";
+const MAY_GO_AHEAD: &str =
+    "SELECT CASE WHEN has_sequence_privilege('versions', 'UPDATE') THEN CAST(1 AS bigint) ELSE 0 END";
 const MAY_USE: &str =
     "SELECT CASE WHEN has_schema_privilege(CAST($1 AS text), 'USAGE') THEN CAST(1 AS bigint) ELSE 0 END";
 const VERSION: &str = "SELECT coalesce(max(version), 0) FROM schema_version";
@@ -158,6 +160,12 @@ impl Setup {
         }
         if self.number(MAY_USE, true)? == 0 {
             return Err(self.wrong("permission denied", "grant the user what docs/postgresql.md lists"));
+        }
+        // Not needed before a server has crashed, and then by all at once.
+        if self.number(MAY_GO_AHEAD, false)? == 0 {
+            return Err(
+                self.wrong("no UPDATE on sequence versions", "grant the user what docs/postgresql.md lists")
+            );
         }
         let version = usize::try_from(self.number(VERSION, false)?).unwrap_or(usize::MAX);
         if version > MIGRATIONS.len() {

@@ -11,7 +11,8 @@
 //! each count it off, and the second must be refused for the entry that is gone, not for the count that would fall below 0.
 //!
 //! What the locks of the tree cover nobody changes while the session that has them lives. So the entries that a covered
-//! commit only checks are held together, behind all other entries: out of the order, since nobody else wants them.
+//! commit only checks are held together, behind all other entries: out of the order, since nobody else wants them. (Unless a
+//! crash has lost the locks; then two may wait for each other, which the server finds.)
 //!
 //! The order is the same for all, so no two commits wait for each other but where one key has several checks, or
 //! two commits hold a row for reading that both then write; those deadlocks the server finds, and they are tried again.

@@ -35,7 +35,7 @@ use self::commit::Committer;
 use self::link::Pool;
 use self::listen::Subscription;
 use self::names::Names;
-use self::open::Durability;
+use self::open::Persistence;
 use super::{
     Capabilities, Commit, CommitError, Listener, Outage, Reader, Scan, ScanItem, Store, StoreCounters,
     StoreError,
@@ -97,13 +97,13 @@ pub struct RedisStore {
     names: Names,
     committer: Committer,
     scan_script: Script,
-    durability: Durability,
+    durability: Persistence,
     stopped: Stopped,
     counts: Counts,
 }
 
 impl RedisStore {
-    fn new(pool: Pool, durability: Durability) -> Result<Self, StoreError> {
+    fn new(pool: Pool, durability: Persistence) -> Result<Self, StoreError> {
         let names = pool.address.names();
         let pool = Arc::new(pool);
         Ok(Self {
@@ -120,7 +120,7 @@ impl RedisStore {
     }
 
     /// What the server promises of commits that have returned.
-    pub fn durability(&self) -> Durability {
+    pub fn persistence(&self) -> Persistence {
         self.durability
     }
 }
@@ -204,10 +204,10 @@ impl Store for RedisStore {
         outcome
     }
 
-    /// Waits for the disk where the server can be asked to; [`Durability`] says what else is promised.
+    /// Waits for the disk where the server can be asked to; [`Persistence`] says what else is promised.
     fn sync(&self) -> Result<(), StoreError> {
         self.stopped.refuse()?;
-        if self.durability == (Durability::EverySecond { waits: true }) {
+        if self.durability == (Persistence::EverySecond { waits: true }) {
             // WAITAOF waits for what its own connection has written, and for all that came before it. The write is a
             // script, so that a full server takes it too.
             let mut requests = pipe();

@@ -102,7 +102,7 @@ pub enum OpenError {
 
 /// What the server promises of a commit that has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
+pub enum Persistence {
     /// It is on disk.
     Always,
     /// It is on disk within a second or two.
@@ -118,7 +118,7 @@ pub enum Durability {
     Volatile,
 }
 
-impl Durability {
+impl Persistence {
     /// How often Linux or the server writes to the disk, with as much again for the writing; see
     /// [`Store::lost_after_sync`](crate::store::Store::lost_after_sync).
     pub(super) fn lost_after_sync(self) -> Duration {
@@ -131,7 +131,7 @@ impl Durability {
     }
 }
 
-impl fmt::Display for Durability {
+impl fmt::Display for Persistence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Always => "every change is on the server's disk before it returns (appendfsync always)",
@@ -228,7 +228,7 @@ fn judge(
     info: Option<&Settings>,
     config: Option<&Settings>,
     policy: Option<&Settings>,
-) -> Result<Durability, OpenError> {
+) -> Result<Persistence, OpenError> {
     let get =
         |settings: Option<&Settings>, name: &str| settings.and_then(|settings| settings.get(name)).cloned();
     let appends = get(config, "appendonly").or_else(|| match &*get(info, "aof_enabled")? {
@@ -243,15 +243,15 @@ fn judge(
             let release = get(info, "redis_version");
             let waits = release.is_some_and(|release| is_at_least(&release, RELEASE_WAITS));
             return Ok(match get(config, "appendfsync").as_deref() {
-                Some("always") => Durability::Always,
-                Some("everysec") => Durability::EverySecond { waits },
-                Some(_) => Durability::Kernel,
-                None => Durability::Unsaid,
+                Some("always") => Persistence::Always,
+                Some("everysec") => Persistence::EverySecond { waits },
+                Some(_) => Persistence::Kernel,
+                None => Persistence::Unsaid,
             });
         }
         (Some(_), _) => OpenError::Volatile { server },
     };
-    if options.allow_volatile { Ok(Durability::Volatile) } else { Err(refused) }
+    if options.allow_volatile { Ok(Persistence::Volatile) } else { Err(refused) }
 }
 
 type Settings = HashMap<String, String>;

@@ -175,7 +175,7 @@ fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_has() {
     store.close();
     server.psql(
         "lockwood",
-        "SET search_path = old; DROP VIEW advisory_lock; DROP TABLE advisory; \
+        "SET search_path = old; DROP VIEW advisory_lock; DROP TABLE advisory, server_run; \
          ALTER TABLE session DROP COLUMN locks, DROP COLUMN held_until; ALTER TABLE volume DROP COLUMN content; \
          ALTER TABLE node ADD CONSTRAINT link_count CHECK (nlink BETWEEN 0 AND 4294967295); \
          DELETE FROM schema_version WHERE version > 1",
@@ -186,10 +186,33 @@ fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_has() {
     store.commit(&Commit::new().put(Key::Advisory(Ino(7)), locks)).unwrap();
     store.close();
     open(&server.url("old")).close();
-    assert_eq!(server.psql("lockwood", "SELECT count(*), max(version) FROM old.schema_version"), "6|6");
+    assert_eq!(server.psql("lockwood", "SELECT count(*), max(version) FROM old.schema_version"), "7|7");
     let constraints = "SELECT count(*) FROM pg_constraint WHERE contype = 'c' \
         AND conrelid IN ('old.node'::regclass, 'old.entry'::regclass, 'old.lock'::regclass)";
     assert_eq!(server.psql("lockwood", constraints), "0");
+}
+
+/// What docs/postgresql.md lets a role do is enough, also after a crash; with less a mount is refused, and not every mount
+/// after a crash.
+#[test]
+fn a_role_may_what_the_docs_grant_it() {
+    let Some(mut server) = PostgresServer::start() else { return };
+    drop(format(&server.url("lockwood")));
+    let url = format!("postgres://mounter@127.0.0.1:{}/lockwood?schema=lockwood", server.port());
+    let docs = include_str!("../../../docs/postgresql.md");
+    let grants: String = docs.lines().filter(|line| line.ends_with("TO mounter;")).collect();
+    assert_eq!(grants.matches("GRANT").count(), 3);
+    server.psql("lockwood", &format!("CREATE ROLE mounter LOGIN; {grants}"));
+    let store = open(&url);
+    let put = |ino| store.commit(&Commit::new().put(Key::Orphan(Ino(ino)), orphan())).unwrap();
+    let before = put(7);
+    server.stop(true);
+    server.run();
+    assert!(put(8).0 > before.0 + (1 << 32));
+    drop(store);
+    server.psql("lockwood", "REVOKE UPDATE ON ALL SEQUENCES IN SCHEMA lockwood FROM mounter");
+    let refused = PostgresStore::open(Target::parse(&url).unwrap()).err().unwrap().to_string();
+    assert!(refused.contains("no UPDATE on sequence versions"), "{refused}");
 }
 
 fn volume(server: &PostgresServer) -> Document {

@@ -38,21 +38,21 @@ fn servers_that_forget() {
     let url = server.url("v");
     assert!(refused(&url, options()).contains("appendonly yes"));
     let volatile = || Options { allow_volatile: true, ..options() };
-    assert_eq!(connect(&url, volatile()).unwrap().0.durability(), Durability::Volatile);
+    assert_eq!(connect(&url, volatile()).unwrap().0.persistence(), Persistence::Volatile);
     let connection = &mut admin(&server);
     say(connection, &["CONFIG", "SET", "appendonly", "yes"]);
     say(connection, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     assert!(refused(&url, options()).contains("maxmemory-policy noeviction"));
     say(connection, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     for (fsync, durability) in [
-        ("always", Durability::Always),
-        ("everysec", Durability::EverySecond { waits: false }),
-        ("no", Durability::Kernel),
+        ("always", Persistence::Always),
+        ("everysec", Persistence::EverySecond { waits: false }),
+        ("no", Persistence::Kernel),
     ] {
         say(connection, &["CONFIG", "SET", "appendfsync", fsync]);
-        let found = connect(&url, options()).unwrap().0.durability();
+        let found = connect(&url, options()).unwrap().0.persistence();
         let same = match found {
-            Durability::EverySecond { .. } => matches!(durability, Durability::EverySecond { .. }),
+            Persistence::EverySecond { .. } => matches!(durability, Persistence::EverySecond { .. }),
             found => found == durability,
         };
         assert!(same, "{found:?}");
@@ -82,7 +82,7 @@ fn users_and_rights() {
     say(connection, &["ACL", "SETUSER", "lockwood", "+info", "-zrem"]);
     assert!(refused(&url("lockwood:s3cret@"), options()).contains("ACL"), "found out before a commit does");
     say(connection, &["ACL", "SETUSER", "lockwood", "+zrem"]);
-    assert_eq!(connect(&url("lockwood:s3cret@"), options()).unwrap().0.durability(), Durability::Unsaid);
+    assert_eq!(connect(&url("lockwood:s3cret@"), options()).unwrap().0.persistence(), Persistence::Unsaid);
     say(connection, &["CONFIG", "SET", "requirepass", "s3cret"]);
     assert!(refused(&url(""), options()).contains("does not take this user and password"));
     let given = Options { password: Some("s3cret".to_owned()), ..options() };

@@ -1,0 +1,62 @@
+//! Locks that the servers of a store lose when they crash, while a rename is under way.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::advisory::Hosts;
+use super::away::Engine;
+use super::world::{ROOT, name};
+use crate::document::{Key, Kind};
+use crate::lock::{LockError, LockGuard, Mode};
+use crate::namespace::ops::rename::{Manner, Patience, Rename};
+use crate::namespace::{Caller, Namespace, NamespaceError as E, Result};
+use crate::store::memory::MemoryStore;
+use crate::store::{Commit, Range, Store as _, StoreError, for_each};
+
+fn rename(host: &Namespace) -> Result<()> {
+    let (name, new_name, manner) = (name("f"), name("g"), Manner::Replace);
+    let rename = Rename { parent: ROOT, name, new_parent: ROOT, new_name, manner, taken_for: None };
+    host.rename(Caller::ROOT, &rename, Patience::Try).map(drop)
+}
+
+/// Returns how many there were.
+fn lose_locks(store: &MemoryStore) -> usize {
+    let mut lost = Vec::new();
+    let note = |key: Key, _| -> std::result::Result<(), StoreError> {
+        lost.push(key);
+        Ok(())
+    };
+    for_each(store, Range::All(Kind::Lock), note).unwrap();
+    let count = lost.len();
+    store.commit(&lost.into_iter().fold(Commit::new(), Commit::delete)).unwrap();
+    count
+}
+
+#[test]
+fn a_rename_that_has_lost_its_locks_takes_them_again() {
+    let hosts = Hosts::over(Engine::default(), false);
+    *hosts.engine.before_rename.lock() = Some(Box::new(|store| assert_eq!(lose_locks(store), 2)));
+    rename(&hosts.ada).unwrap();
+    assert_eq!(hosts.grace.lookup(ROOT, &name("g")).unwrap().0, hosts.file);
+    assert_eq!(hosts.ada.locks().documents().unwrap(), []);
+    hosts.finish();
+}
+
+/// All that the commit rests on in the tree is as it was, so only the locks can tell.
+#[test]
+fn a_rename_that_has_lost_its_locks_changes_nothing_under_those_of_others() {
+    let hosts = Hosts::over(Engine::default(), false);
+    let held: Arc<Mutex<Option<LockGuard>>> = Arc::default();
+    let (grace, holds) = (Arc::clone(&hosts.grace), Arc::clone(&held));
+    *hosts.engine.before_rename.lock() = Some(Box::new(move |store| {
+        assert_eq!(lose_locks(store), 2);
+        *holds.lock() = Some(grace.hold(&[name("f")], Mode::Exclusive, "a test", Patience::Try).unwrap());
+    }));
+    let outcome = rename(&hosts.ada);
+    assert!(matches!(outcome, Err(E::Lock(LockError::WouldBlock(_)))), "{outcome:?}");
+    assert_eq!(hosts.grace.lookup(ROOT, &name("f")).unwrap().0, hosts.file);
+    drop(held.lock().take());
+    rename(&hosts.ada).unwrap();
+    hosts.finish();
+}
