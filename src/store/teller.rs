@@ -60,9 +60,10 @@ impl Gathered {
         self.taken.filter(|taken| waits && *taken > now + AHEAD).map(|taken| taken - AHEAD)
     }
 
-    /// Something is sent.
+    /// Something is sent. What somebody waits for may be sent more often than there is room; nobody waits longer for that.
     fn sends(&mut self, now: Instant) {
-        self.taken = Some(self.taken.map_or(now, |taken| taken.max(now)) + GATHER);
+        let taken = self.taken.map_or(now, |taken| taken.clamp(now, now + AHEAD));
+        self.taken = Some(taken + GATHER);
     }
 
     fn take(&mut self) -> Vec<Told> {
@@ -331,6 +332,21 @@ mod tests {
         for key in [Key::Lock("%2Fa".into()), Key::Advisory(Ino(4)), Key::Session(SessionId(1))] {
             assert_eq!(waits(vec![Key::Volume, key], later), None);
         }
+    }
+
+    /// It did, and what a host changed was seen a second later while others waited for its locks.
+    #[test]
+    fn what_is_awaited_keeps_nothing_from_being_sent_soon() {
+        let now = ambient::monotonic();
+        let mut gathered = Gathered::default();
+        for _ in 0..100 {
+            gathered.add(told(None, [Key::Lock("%2Fa".into())]));
+            assert_eq!(gathered.waits_until(now), None);
+            gathered.sends(now);
+            gathered.take();
+        }
+        gathered.add(told(None, nodes(0..1)));
+        assert_eq!(gathered.waits_until(now), Some(now + GATHER));
     }
 
     fn change(ino: u64) -> Commit {
