@@ -99,7 +99,8 @@ pub enum Durability {
     #[default]
     Full,
     /// A crash of the servers soon after may undo it, also once others have seen it; but no version of it is then handed
-    /// out once more. Engines that gain nothing by it give it full durability.
+    /// out once more. Nor need it be found out what became of it if the answer was lost ([`StoreError::Unknown`]). Engines
+    /// that gain nothing by it give it full durability.
     Delayed,
 }
 
@@ -117,7 +118,7 @@ pub struct Commit {
     /// Whether nobody waits for any of the locks whose documents it writes, before it or after it. Then those who listen
     /// need not be told of them.
     pub unawaited: bool,
-    /// Delayed for nothing but locks whose holder rests on his own checks, should they be lost.
+    /// Delayed for nothing but locks, whose taker finds out by himself whether he has them, and rests on his own checks.
     pub durability: Durability,
     /// What it needs of the store's room, as far as that cannot be told from what it writes.
     pub room: Option<Need>,

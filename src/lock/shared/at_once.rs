@@ -94,13 +94,13 @@ impl SharedLocks {
                 }
             };
             let Some(changes) = self.with_claims(documents, cells, purpose, guard.op())? else { break };
+            guard.durability = durability;
             match self.store.cells.cas_all(&changes, durability) {
                 Ok(version) => {
                     guard.held.extend(changes.into_iter().zip(documents).map(|(change, wanted)| {
                         let known = change.cell.map(|cell| StoredCell { version, cell: cell.into() });
                         Held::new(wanted, known)
                     }));
-                    guard.durability = durability;
                     return Ok(AtOnce::Taken);
                 }
                 Err(CasError::Conflict) => {

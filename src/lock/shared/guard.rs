@@ -46,7 +46,7 @@ pub struct SharedGuard {
     pub(super) held: Vec<Held>,
     /// Shares that the session keeps, and that the operation uses.
     pub(super) uses: Vec<Use>,
-    /// What the claims survive.
+    /// What the claims survive, as far as none of them was there before.
     pub(super) durability: Durability,
     /// Whether all of them were taken.
     pub(super) granted: bool,

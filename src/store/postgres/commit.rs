@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::{Error, Row};
 
 use super::connection::{Call, Failure, Sql};
-use super::plan::{Plan, Step};
+use super::plan::{Own, Plan, Step};
 use super::pool::{Pool, jittered};
 use super::rows::key_values;
 use super::tables::{CHANGED, CLOSED, FENCED, HOLD_BACK, IS_LIVE, IS_THERE, LET_GO, MISFIT};
@@ -110,10 +110,10 @@ fn attempt(
         None => pool.take(deadline)?,
     };
     pooled.number += 1;
-    let (id, number) = (pooled.id, pooled.number);
-    let (calls, is_whole) = match plan.whole([id, number]) {
+    let own = Own { connection: pooled.id, number: pooled.number };
+    let (calls, is_whole) = match plan.whole(&own) {
         Some(whole) => (vec![whole], true),
-        None => (one_by_one(plan, id, number), false),
+        None => (one_by_one(plan, &own), false),
     };
     let left = deadline.saturating_duration_since(ambient::monotonic()).max(Duration::from_millis(100));
     let within = answer_within.map_or(left, |within| within.min(left));
@@ -127,7 +127,7 @@ fn attempt(
     pool.give(pooled);
     match done {
         Ok(rows) if is_whole => Ok(Attempt::Made(version(rows.first())?)),
-        Ok(rows) if plan.writes => Ok(Attempt::Made(version(rows.iter().rev().nth(1))?)),
+        Ok(rows) if plan.writes => Ok(Attempt::Made(version(rows.get(1))?)),
         Ok(_) => Ok(Attempt::Made(Version::default())),
         Err(Failure::Refused { call, error }) => {
             let step = match is_whole {
@@ -137,8 +137,11 @@ fn attempt(
             refused(pool, step, error)
         }
         Err(Failure::Lost(cause)) => {
-            if plan.writes
-                && let Some(version) = outcome(pool, id, number, &cause)?
+            if plan.durability == Durability::Delayed {
+                return Err(StoreError::Unknown(format!("{}: {cause}", pool.target)).into());
+            }
+            if plan.is_noted()
+                && let Some(version) = outcome(pool, &own, &cause)?
             {
                 return Ok(Attempt::Made(version));
             }
@@ -157,19 +160,19 @@ fn step_of<'a>(plan: &'a Plan, error: &Error) -> Option<&'a Step> {
     plan.steps.get(whole::part_of(error.message())?)
 }
 
-/// BEGIN, the version if one is needed, the steps, what it waits for, the outcome likewise, COMMIT.
-fn one_by_one(plan: &Plan, id: i64, number: i64) -> Vec<Call> {
+/// BEGIN, the version if one is needed, the steps, the outcome or that it does not wait for the disk, COMMIT.
+fn one_by_one(plan: &Plan, own: &Own) -> Vec<Call> {
     let mut calls = Vec::with_capacity(plan.steps.len() + 4);
     calls.push(Call::text(BEGIN));
     if plan.writes {
         calls.push(Call::text(DRAW_VERSION));
     }
     calls.extend(plan.steps.iter().map(|step| step.call.clone()));
-    if plan.durability == Durability::Delayed {
+    if plan.is_noted() {
+        let params = vec![Value::Int(own.connection), Value::Int(own.number)];
+        calls.push(Call { sql: Sql::Text(SET_OUTCOME), params });
+    } else if plan.durability == Durability::Delayed {
         calls.push(Call::text(DELAY));
-    }
-    if plan.writes {
-        calls.push(Call { sql: Sql::Text(SET_OUTCOME), params: vec![Value::Int(id), Value::Int(number)] });
     }
     calls.push(Call::text(COMMIT));
     calls
@@ -211,8 +214,8 @@ fn refused(pool: &Pool, step: Option<&Step>, error: Error) -> Result<Attempt, Co
 }
 
 /// What became of a commit whose answer was lost: its version if it was made. When this has returned none, it never will be.
-fn outcome(pool: &Pool, id: i64, number: i64, cause: &str) -> Result<Option<Version>, StoreError> {
-    let close = [Call { sql: Sql::Text(CLOSE_OUTCOME), params: vec![Value::Int(id)] }];
+fn outcome(pool: &Pool, own: &Own, cause: &str) -> Result<Option<Version>, StoreError> {
+    let close = [Call { sql: Sql::Text(CLOSE_OUTCOME), params: vec![Value::Int(own.connection)] }];
     let unknown = |text: String| StoreError::Unknown(format!("{}: {cause}; {text}", pool.target));
     let rows = pool
         .read("cannot find out what became of a commit", |connection, within| {
@@ -223,5 +226,5 @@ fn outcome(pool: &Pool, id: i64, number: i64, cause: &str) -> Result<Option<Vers
     let row = row.ok_or_else(|| unknown("the server does not know the connection any more".to_owned()))?;
     let column = |at| row.try_get::<_, i64>(at).map_err(|error| unknown(error.to_string()));
     let (last, version) = (column(0)?, column(1)?);
-    Ok((last == number).then(|| Version(version.cast_unsigned())))
+    Ok((last == own.number).then(|| Version(version.cast_unsigned())))
 }

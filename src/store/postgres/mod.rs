@@ -21,7 +21,7 @@
 //!    and none can begin. But readers do not queue behind an update that waits: a busy session could keep it waiting for
 //!    ever. So it is preceded by a transaction that sets `held_until`, which is of no key; whoever finds that set waits
 //!    without the row. Only progress rests on it: it ends by itself, should the fence not come.
-//! 4. **Lost answers.** Each connection has a row in table `outcome`; each commit that writes sets its number
+//! 4. **Lost answers.** Each connection has a row in table `outcome`; each commit that writes (but see 6) sets its number
 //!    there, in its transaction, on condition that the row is not closed. Whoever loses the answer closes the row from
 //!    another connection. Closing waits for a transaction that has already set the number, and keeps one that has not
 //!    from ever committing. So the number in the row then says for ever whether the commit was made, and if not, it is
@@ -32,7 +32,7 @@
 //!
 //! 6. **Locks that nobody else wants** need not be on the disk before a rename goes on: what they cover its commit checks,
 //!    and that they are there, and waits for the disk once. So a commit that says so ([`Durability`](super::Durability)) is
-//!    made with `synchronous_commit` off, for that transaction alone.
+//!    made with `synchronous_commit` off, for that transaction alone, and without its number in `outcome`.
 //!
 //! What of PostgreSQL is used: READ COMMITTED with row locks in four strengths, `INSERT ... ON CONFLICT`, `RETURNING` in
 //! common table expressions, several of which may change one table, one sequence, UNIQUE constraints, an UNLOGGED table,

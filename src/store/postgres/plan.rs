@@ -50,6 +50,12 @@ pub(super) struct Plan {
     pub(super) durability: Durability,
 }
 
+/// What a commit is to note in table `outcome`: for whoever loses its answer.
+pub(super) struct Own {
+    pub(super) connection: i64,
+    pub(super) number: i64,
+}
+
 impl Plan {
     /// # Errors
     /// The key that a commit both rests on as absent and merges into, which nothing can satisfy.
@@ -93,9 +99,19 @@ impl Plan {
         })
     }
 
+    /// Whether it is found out what became of it if its answer is lost.
+    pub(super) fn is_noted(&self) -> bool {
+        self.writes && self.durability == Durability::Full
+    }
+
+    fn noted(&self, own: &Own) -> impl Iterator<Item = Value> + use<> {
+        let noted = self.is_noted().then_some([own.connection, own.number]);
+        noted.into_iter().flatten().map(Value::Int)
+    }
+
     /// All of it as one statement, if it can be: no document has two parts, and there are not so many that the statement
-    /// were hardly ever used again. `own`: the connection and the number of the commit.
-    pub(super) fn whole(&self, own: [i64; 2]) -> Option<Call> {
+    /// were hardly ever used again.
+    pub(super) fn whole(&self, own: &Own) -> Option<Call> {
         let once = self.steps.windows(2).all(|pair| pair[0].key != pair[1].key);
         if !self.writes || !once || self.steps.len() > PARTS_MAX {
             return None;
@@ -108,7 +124,7 @@ impl Plan {
         let params = self.steps.iter().flat_map(|step| step.call.params.iter().cloned());
         Some(Call {
             sql: Sql::Whole(parts, self.durability),
-            params: params.chain(own.map(Value::Int)).collect(),
+            params: params.chain(self.noted(own)).collect(),
         })
     }
 }

@@ -17,14 +17,11 @@ use super::tables::{Action, CLOSED, Statement, VERSION, statement};
 /// What a statement does, part by part.
 pub(super) type Parts = [(Kind, Action)];
 
-/// The statement. Its parameters are those of the parts, then the connection and the number of the commit. Its last column
-/// is the version.
+/// The statement. Its parameters are those of the parts, then the connection and the number of the commit where that is
+/// noted. Its last column is the version.
 pub(super) fn sql(parts: &Parts, durability: Durability) -> String {
     let mut expressions = vec!["drawn AS (SELECT nextval('versions') AS version)".to_owned()];
     let mut verdicts = Vec::with_capacity(parts.len() + 2);
-    if durability == Durability::Delayed {
-        verdicts.push("set_config('synchronous_commit', 'off', true)".to_owned());
-    }
     let mut params = 0;
     for (n, (kind, action)) in parts.iter().enumerate() {
         let Statement::Demand(demand) = statement(*kind, *action) else { continue };
@@ -33,12 +30,22 @@ pub(super) fn sql(parts: &Parts, durability: Durability) -> String {
         verdicts.push(demand.verdict(&format!("part{n}"), &format!(" at {n}")));
         params += greatest_parameter(&query);
     }
-    let (connection, number) = (params + 1, params + 2);
-    expressions.push(format!(
-        "done AS (UPDATE outcome SET number = ${number}, version = (SELECT version FROM drawn), used = now() \
-         WHERE connection = ${connection} AND NOT closed RETURNING version)"
-    ));
-    verdicts.push(format!("CAST(coalesce((SELECT CAST(version AS text) FROM done), '{CLOSED}') AS bigint)"));
+    match durability {
+        Durability::Full => {
+            let (connection, number) = (params + 1, params + 2);
+            expressions.push(format!(
+                "done AS (UPDATE outcome SET number = ${number}, version = (SELECT version FROM drawn), used = now() \
+                 WHERE connection = ${connection} AND NOT closed RETURNING version)"
+            ));
+            verdicts.push(format!(
+                "CAST(coalesce((SELECT CAST(version AS text) FROM done), '{CLOSED}') AS bigint)"
+            ));
+        }
+        Durability::Delayed => {
+            verdicts.push("set_config('synchronous_commit', 'off', true)".to_owned());
+            verdicts.push("(SELECT version FROM drawn)".to_owned());
+        }
+    }
     format!("WITH {} SELECT {}", expressions.join(", "), verdicts.join(", "))
 }
 
@@ -81,6 +88,12 @@ mod tests {
         assert!(text.contains("SET number = $7") && text.contains("connection = $6"), "{text}");
         assert_eq!(greatest_parameter(&text), 7);
         assert!(!text.contains(VERSION) && !text.contains("synchronous_commit"), "{text}");
+        let delayed = sql(&parts, Durability::Delayed);
+        assert_eq!(greatest_parameter(&delayed), 5);
+        assert!(
+            delayed.contains("'synchronous_commit', 'off', true)") && !delayed.contains("outcome"),
+            "{delayed}"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use lockwood::document::{Document, Ino, Key, Orphan, SessionId};
-use lockwood::store::{Commit, CommitError, Reader, Store};
+use lockwood::store::{Commit, CommitError, Durability, Reader, Store, StoreError};
 
 use super::server::PostgresServer;
 use super::{empty, format, open};
@@ -128,6 +128,32 @@ fn lost_answers_are_found_out() {
         proxy.cuts.load(Ordering::Relaxed)
     );
     assert!(closed > 5, "no commit was in doubt");
+}
+
+/// Whoever takes locks looks for himself.
+#[test]
+fn a_delayed_commit_whose_answer_was_lost_says_so() {
+    let Some(server) = PostgresServer::start() else { return };
+    let proxy = Proxy::before(server.port(), Duration::ZERO);
+    let store = empty(&server.url_through(proxy.port, "delayed"));
+    proxy.cut.store(true, Ordering::Relaxed);
+    let (mut made, mut unknown) = (Vec::new(), Vec::new());
+    for ino in 1..=400 {
+        let key = Key::Orphan(Ino(ino));
+        let document = Document::Orphan(Orphan { session: SessionId(1) });
+        let commit = Commit::new().absent(key.clone()).put(key.clone(), document);
+        match store.commit(&Commit { durability: Durability::Delayed, ..commit }) {
+            Ok(version) => made.push((key, version)),
+            Err(CommitError::Store(StoreError::Unknown(_))) => unknown.push(key),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    proxy.cut.store(false, Ordering::Relaxed);
+    let has = |key: &Key| store.get(key).unwrap().map(|found| found.version);
+    assert!(made.iter().all(|(key, version)| has(key) == Some(*version)));
+    let of_unknown = unknown.iter().filter(|key| has(key).is_some()).count();
+    eprintln!("{} made, {} not known, of which {of_unknown} were made", made.len(), unknown.len());
+    assert!(of_unknown > 5, "no answer was lost");
 }
 
 /// Reads at once, so that there are as many idle connections behind them.
