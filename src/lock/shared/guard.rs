@@ -96,13 +96,18 @@ impl SharedGuard {
         self.locks.met_others.store(true, Relaxed);
         let (keys, ops): (Vec<_>, Vec<_>) = self.claims().map(|(key, op)| (key.clone(), op)).unzip();
         let found = self.locks.store.insist(|| self.locks.store.cells.read_many(&keys))?;
+        let mut all = true;
         for ((key, op), found) in keys.iter().zip(ops).zip(&found) {
             if !in_cell(key, found.as_ref())?.is_some_and(|record| is_held(record, op)) {
                 log::warn!("the lock {key:?} that {op} had is gone: the store has lost it");
-                return Ok(false);
+                self.uses
+                    .iter()
+                    .filter(|used| used.key == *key)
+                    .for_each(|used| self.locks.kept.forget(used));
+                all = false;
             }
         }
-        Ok(true)
+        Ok(all)
     }
 
     /// Leaves the claims where they are, until the session has ended and its intents are settled. For an operation that

@@ -49,6 +49,13 @@ pub(super) enum Sharing {
     Keep(Arc<Operation>),
 }
 
+impl Sharing {
+    /// Whether others are to use the claim.
+    pub(super) fn is_to_be_kept(&self) -> bool {
+        matches!(self, Self::Keep(_))
+    }
+}
+
 /// What a session keeps.
 #[derive(Default)]
 pub(super) struct KeptLocks {
@@ -158,6 +165,14 @@ impl KeptLocks {
         kept.last_use = now;
         let ends = kept.users == 0 && kept.is_wanted;
         if ends { inner.kept.remove(key).map(|kept| kept.claim) } else { None }
+    }
+
+    /// The claim is gone: nobody new may use it.
+    pub(super) fn forget(&self, Use { key, number }: &Use) {
+        let mut inner = self.inner.lock();
+        if inner.kept.get(key).is_some_and(|kept| kept.claim.operation.number() == *number) {
+            inner.kept.remove(key);
+        }
     }
 
     /// Somebody wants the lock alone. Returns the claim if it is to be released now; else its last user releases it.

@@ -274,8 +274,10 @@ impl SharedLocks {
         self.releasing.wait_for(&*self.store.clock, keys, goes_on);
         self.want_kept(&documents);
         let mut guard = self.empty_guard();
-        // Its commit checks all that they cover, and that they are there. Who holds one for people checks nothing.
-        let durability = if set.is_of_rename() { Durability::Delayed } else { Durability::Full };
+        // The commit of a rename checks that they are there. Who holds one for people checks nothing, nor do those who will
+        // use a share that is kept.
+        let is_checked = set.is_of_rename() && documents.iter().all(|wanted| !wanted.sharing.is_to_be_kept());
+        let durability = if is_checked { Durability::Delayed } else { Durability::Full };
         match self.take_at_once(&documents, &purpose, &mut guard, along, durability)? {
             AtOnce::Taken => Ok(self.granted(guard)),
             AtOnce::No(found) => self.take_in_order(documents, found, &purpose, guard, wait, is_try),

@@ -174,6 +174,11 @@ fn the_release_can_go_with_the_commit() {
     let beside = take(&other, &rename("/a/v", "/a/w"));
     store.commit(&release).unwrap_err();
     assert!(guard.met_others().unwrap());
-    drop((guard, beside));
+    // Nobody waited until its locks were on a disk, so its commit finds out whether they are there, whoever was met.
+    assert!(guard.release_along().is_some());
+    let held = take(&one, &hold("/b"));
+    held.met_others().unwrap();
+    assert!(held.release_along().is_none());
+    drop((guard, beside, held));
     assert!(one.documents().unwrap().is_empty());
 }

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use crate::document::{Key, Stored, Version};
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    Capabilities, Commit, CommitError, Listener, Reader, Scan, ScanItem, Store, StoreCounters, StoreError,
-    Write,
+    Capabilities, Commit, CommitError, Durability, Listener, Reader, Scan, ScanItem, Store, StoreCounters,
+    StoreError, Write,
 };
 
 /// What is done to the store while a rename is under way.
@@ -34,6 +34,8 @@ pub(super) struct Engine {
     pub(super) lost: Mutex<Option<Commit>>,
     /// Is done before the next rename is made.
     pub(super) before_rename: Mutex<Option<Meanwhile>>,
+    /// Of each commit that has taken locks, and of nothing else.
+    pub(super) locks_taken: Mutex<Vec<Durability>>,
     /// No name is changed after that.
     pub(super) names_stay: AtomicBool,
     /// Nobody is told of anything.
@@ -106,7 +108,12 @@ impl Store for Engine {
         if (of_locks && self.away.load(SeqCst)) || (removes && self.keeps.load(SeqCst)) {
             return Err(is_away().into());
         }
-        self.memory.commit(commit)
+        let made = self.memory.commit(commit)?;
+        let takes = |write: &Write| matches!(write, Write::Put(Key::Lock(_), _));
+        if !commit.writes.is_empty() && commit.writes.iter().all(takes) {
+            self.locks_taken.lock().push(commit.durability);
+        }
+        Ok(made)
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), StoreError> {

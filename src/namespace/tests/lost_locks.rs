@@ -7,16 +7,21 @@ use parking_lot::Mutex;
 use super::advisory::Hosts;
 use super::away::Engine;
 use super::world::{ROOT, name};
-use crate::document::{Key, Kind};
+use crate::document::{Ino, Key, Kind};
 use crate::lock::{LockError, LockGuard, Mode};
+use crate::namespace::ops::make::{Make, What};
 use crate::namespace::ops::rename::{Manner, Patience, Rename};
 use crate::namespace::{Caller, Namespace, NamespaceError as E, Result};
 use crate::store::memory::MemoryStore;
-use crate::store::{Commit, Range, Store as _, StoreError, for_each};
+use crate::store::{Commit, Durability, Range, Store as _, StoreError, for_each};
 
 fn rename(host: &Namespace) -> Result<()> {
-    let (name, new_name, manner) = (name("f"), name("g"), Manner::Replace);
-    let rename = Rename { parent: ROOT, name, new_parent: ROOT, new_name, manner, taken_for: None };
+    rename_in(host, ROOT, "f", "g")
+}
+
+fn rename_in(host: &Namespace, parent: Ino, from: &str, to: &str) -> Result<()> {
+    let (name, new_name, manner) = (name(from), name(to), Manner::Replace);
+    let rename = Rename { parent, name, new_parent: parent, new_name, manner, taken_for: None };
     host.rename(Caller::ROOT, &rename, Patience::Try).map(drop)
 }
 
@@ -58,5 +63,33 @@ fn a_rename_that_has_lost_its_locks_changes_nothing_under_those_of_others() {
     assert_eq!(hosts.grace.lookup(ROOT, &name("f")).unwrap().0, hosts.file);
     drop(held.lock().take());
     rename(&hosts.ada).unwrap();
+    hosts.finish();
+}
+
+/// The third rename in one directory keeps the share of it, which later ones use without asking for it.
+#[test]
+fn a_share_that_is_to_be_kept_is_waited_for() {
+    let hosts = Hosts::over(Engine::default(), false);
+    let make = Make {
+        parent: ROOT,
+        name: &name("d"),
+        what: What::Directory,
+        mode: 0o755,
+        umask: 0,
+        caller: Caller::ROOT,
+    };
+    let (dir, _) = hosts.ada.make(&make).unwrap();
+    let file = Make { parent: dir, name: &name("a"), what: What::Regular, ..make };
+    hosts.ada.make(&file).unwrap();
+    let durability = || hosts.engine.locks_taken.lock().drain(..).collect::<Vec<_>>();
+    for (from, to, expected) in [
+        ("a", "b", [Durability::Delayed]),
+        ("b", "c", [Durability::Delayed]),
+        ("c", "d", [Durability::Full]),
+        ("d", "e", [Durability::Delayed]),
+    ] {
+        rename_in(&hosts.ada, dir, from, to).unwrap();
+        assert_eq!(durability(), expected, "{from}");
+    }
     hosts.finish();
 }

@@ -33,8 +33,9 @@ const TABLES: &str = "SELECT count(*) FROM pg_catalog.pg_class c \
 const OWN: &str = "SELECT count(*) FROM pg_catalog.pg_class c \
      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
      WHERE n.nspname = CAST($1 AS text) AND c.relname = 'schema_version'";
-const MAY_GO_AHEAD: &str =
-    "SELECT CASE WHEN has_sequence_privilege('versions', 'UPDATE') THEN CAST(1 AS bigint) ELSE 0 END";
+const MAY_GO_AHEAD: &str = "SELECT CASE WHEN has_sequence_privilege('versions', 'UPDATE') \
+     AND has_table_privilege('server_run', 'INSERT') AND has_table_privilege('server_run', 'UPDATE') \
+     THEN CAST(1 AS bigint) ELSE 0 END";
 const MAY_USE: &str =
     "SELECT CASE WHEN has_schema_privilege(CAST($1 AS text), 'USAGE') THEN CAST(1 AS bigint) ELSE 0 END";
 const VERSION: &str = "SELECT coalesce(max(version), 0) FROM schema_version";
@@ -49,6 +50,7 @@ impl PostgresStore {
         let mut setup = Setup::begin(&pool)?;
         let version = setup.version()?.ok_or_else(|| setup.wrong("there is no volume", NOT_FORMATTED))?;
         setup.migrate(version)?;
+        setup.may_go_ahead()?;
         let store = Self::over(pool)?;
         let found =
             store.get(&Key::Volume)?.ok_or_else(|| setup.wrong("there is no volume", NOT_FORMATTED))?;
@@ -153,6 +155,17 @@ impl Setup {
         super::read::number(rows.first())
     }
 
+    /// What is needed only once the server has crashed, and then by all at once, is asked for now.
+    fn may_go_ahead(&mut self) -> Result<(), StoreError> {
+        match self.number(MAY_GO_AHEAD, false)? {
+            0 => Err(self.wrong(
+                "permission denied for sequence versions or table server_run",
+                "grant the user what docs/postgresql.md lists",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The version of the schema, if it is one of ours.
     fn version(&mut self) -> Result<Option<usize>, StoreError> {
         if self.number(OWN, true)? == 0 {
@@ -160,12 +173,6 @@ impl Setup {
         }
         if self.number(MAY_USE, true)? == 0 {
             return Err(self.wrong("permission denied", "grant the user what docs/postgresql.md lists"));
-        }
-        // Not needed before a server has crashed, and then by all at once.
-        if self.number(MAY_GO_AHEAD, false)? == 0 {
-            return Err(
-                self.wrong("no UPDATE on sequence versions", "grant the user what docs/postgresql.md lists")
-            );
         }
         let version = usize::try_from(self.number(VERSION, false)?).unwrap_or(usize::MAX);
         if version > MIGRATIONS.len() {

@@ -52,7 +52,7 @@ const GO_AHEAD: [&str; 5] = [
     "BEGIN ISOLATION LEVEL READ COMMITTED",
     "LOCK TABLE server_run IN SHARE ROW EXCLUSIVE MODE",
     "SELECT setval('versions', greatest(nextval('versions') + 4294967296, \
-        (CAST(extract(epoch FROM clock_timestamp()) AS bigint) - 1577836800) * 2097152)) \
+        CAST((extract(epoch FROM clock_timestamp()) - 1577836800) * 2097152 AS bigint))) \
      WHERE NOT EXISTS (SELECT FROM server_run)",
     "INSERT INTO server_run SELECT now() WHERE NOT EXISTS (SELECT FROM server_run)",
     "COMMIT",

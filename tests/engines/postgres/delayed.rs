@@ -1,6 +1,7 @@
 //! Commits that return before they are on the server's disk: what a crash takes back, and what it must not.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockwood::content::Chunks;
@@ -86,6 +87,21 @@ fn a_server_that_takes_over_goes_ahead_of_what_it_may_not_have() {
     assert!(after.0 > before.0 + AHEAD / 2, "{after:?} after {before:?}");
 }
 
+/// As after a failover to a standby that knows neither what was handed out nor how far its primary went ahead.
+#[test]
+fn a_later_jump_leads_further_than_an_earlier_one() {
+    let Some(server) = PostgresServer::start() else { return };
+    let jump = |from: &str| {
+        let store = format!("SELECT setval('volume.versions', {from}); TRUNCATE volume.server_run");
+        server.psql("lockwood", &store);
+        put(&empty(&server.url("volume")), "a", Durability::Full).0
+    };
+    drop(empty(&server.url("volume")));
+    let [first, second, third] = ["5", "5", "9000000000000000"].map(jump);
+    assert!(first > 5 + AHEAD && second > first, "{first}, {second}");
+    assert!(third > 9_000_000_000_000_000 + AHEAD / 2, "{third}, should the clock be behind");
+}
+
 /// More documents than one statement has parts.
 #[test]
 fn a_delayed_commit_of_many_documents_is_refused_for_the_one_that_has_changed() {
@@ -150,11 +166,18 @@ fn a_rename_waits_for_the_disk_with_its_commit_and_not_with_its_locks() {
         namespace.locks().acquire(request, namespace.lock_deadline()).unwrap()
     };
     let id = |path: &str| LockId::from_path(path.as_bytes()).unwrap();
-    let of_rename = || take(LockSet::for_rename(&id("/a/b"), &id("/c/d")).unwrap());
+    // A share that is to be kept is waited for, so each attempt has other ones.
+    let attempts = AtomicU32::new(0);
+    let of_rename = || {
+        let n = attempts.fetch_add(1, Ordering::Relaxed);
+        take(LockSet::for_rename(&id(&format!("/a{n}/b")), &id(&format!("/c{n}/d"))).unwrap())
+    };
     let held = seldom_waits(&server, of_rename, |_| ());
+    let beside = format!("/a{}", attempts.load(Ordering::Relaxed) - 1);
     let of_people = || take(LockSet::for_hold(&id("/e/f"), Mode::Exclusive).unwrap());
     assert!(waits_for_the_disk(&server, of_people).0, "what people hold");
-    let beside = || take(LockSet::for_rename(&id("/a/x"), &id("/a/y")).unwrap());
+    let beside =
+        || take(LockSet::for_rename(&id(&format!("{beside}/x")), &id(&format!("{beside}/y"))).unwrap());
     assert!(waits_for_the_disk(&server, beside).0, "what others have as well");
     drop(held);
     let make = Make {
