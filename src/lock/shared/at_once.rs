@@ -94,9 +94,9 @@ impl SharedLocks {
                 }
             };
             let Some(changes) = self.with_claims(documents, cells, purpose, guard.op())? else { break };
-            guard.durability = durability;
             match self.store.cells.cas_all(&changes, durability) {
                 Ok(version) => {
+                    guard.durability = durability;
                     guard.held.extend(changes.into_iter().zip(documents).map(|(change, wanted)| {
                         let known = change.cell.map(|cell| StoredCell { version, cell: cell.into() });
                         Held::new(wanted, known)
@@ -110,6 +110,7 @@ impl SharedLocks {
                 // Refused for good or for now: one lock after the other says the same, or waits.
                 Err(CasError::Store(_)) => break,
                 Err(CasError::Unknown(cause)) => {
+                    guard.durability = durability;
                     log::debug!("the locks of {} were asked for, and no answer came: {cause}", guard.op());
                     return Ok(AtOnce::Unknown);
                 }
