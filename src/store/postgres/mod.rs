@@ -29,7 +29,6 @@
 //!    the outcome unknown.
 //! 5. **Notices** are sent after the commit, by a thread of their own ([`notices`]): NOTIFY within a transaction
 //!    takes a lock that makes all commits of the database go one after the other.
-//!
 //! 6. **Locks that nobody else wants** need not be on the disk before a rename goes on: what they cover its commit checks,
 //!    and that they are there, and waits for the disk once. So a commit that says so ([`Durability`](super::Durability)) is
 //!    made with `synchronous_commit` off, for that transaction alone, and without its number in `outcome`.
