@@ -1,8 +1,10 @@
 //! What operations on a shared engine cost, in units of W: the median time of writing one document to the same server in
 //! the same run. `scripts/bench engines` starts the servers and runs it.
 //!
-//! Every round measures each operation once, in turn, on one mount with nobody in the way. Medians are printed, with the
-//! requests that one operation makes (documents asked for, pages, commits), and held to the bounds that
+//! Every round measures each operation as often in a row as `--row` says, and the operations in turn, on one mount with
+//! nobody in the way. In a row, since what one request after a pause takes is mostly what the processors have forgotten
+//! meanwhile; not where a part of an operation is done behind the reply, for which the next one would wait. Medians are
+//! printed, with the requests that one operation makes (documents asked for, pages, commits), and held to the bounds that
 //! `--require set=1.3,create=2,rename=3.5` names, in W.
 
 #![allow(
@@ -11,6 +13,7 @@
 )]
 
 use std::error::Error;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,9 +33,10 @@ use lockwood::store::{Commit, Store};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const ROUNDS: usize = 300;
+/// Of each operation at least.
+const MEASURED: usize = 300;
 const WARM_UP: usize = 30;
-const USAGE: &str = "usage: engine-cost URL [--depth 2] [--require set=1.3,create=2,rename=3.5]";
+const USAGE: &str = "usage: engine-cost URL [--depth 2] [--row 10] [--require set=1.3,create=2,rename=3.5]";
 
 type Res<T> = Result<T, Box<dyn Error>>;
 
@@ -56,11 +60,12 @@ fn main() -> ExitCode {
 fn run() -> Res<Vec<String>> {
     let mut arguments = std::env::args().skip(1);
     let url = arguments.next().ok_or(USAGE)?;
-    let (mut depth, mut bounds) = (2, Vec::new());
+    let (mut depth, mut row, mut bounds) = (2, 10_usize, Vec::new());
     while let Some(option) = arguments.next() {
         let value = arguments.next().ok_or(USAGE)?;
         match option.as_str() {
             "--depth" => depth = value.parse()?,
+            "--row" => row = value.parse::<NonZeroUsize>()?.get(),
             "--require" => bounds = self::bounds(&value)?,
             _ => return Err(USAGE.into()),
         }
@@ -77,25 +82,31 @@ fn run() -> Res<Vec<String>> {
     };
     let settings = Settings { lease: Duration::from_secs(60), ..Settings::default() };
     let namespace = Namespace::join(Arc::clone(&store), Chunks::new(store), settings, info)?;
-    let work = Work::prepare(&namespace, &*engine, depth)?;
-    let mut figures = NAMES.map(|_| Vec::with_capacity(ROUNDS));
+    let work = Work::prepare(&namespace, &*engine, depth, row)?;
+    let mut figures = NAMES.map(|_| Vec::with_capacity(MEASURED + row));
     let mut requests = NAMES.map(|_| [0_u64; 3]);
-    for round in 0..WARM_UP + ROUNDS {
-        let mut held = None;
+    let warm_up = WARM_UP.div_ceil(row);
+    for round in 0..warm_up + MEASURED.div_ceil(row) {
+        let mut held = Vec::with_capacity(row);
         for (nth, name) in NAMES.iter().enumerate() {
+            // The first request after a pause is nobody's to pay.
+            work.operate("write", 0, &mut held)?;
+            let items = round * row..(round + 1) * row;
             if *name == "rename" {
-                work.look_at_both_names(round)?;
+                items.clone().try_for_each(|item| work.look_at_both_names(item))?;
             }
-            // The first request after a pause is slower, and is nobody's to pay.
-            work.operate("write", round, &mut held)?;
             let before = engine.counters();
-            let start = Instant::now();
-            work.operate(name, round, &mut held)?;
-            let took = start.elapsed();
+            for item in items {
+                let start = Instant::now();
+                work.operate(name, item, &mut held)?;
+                let took = start.elapsed();
+                if round >= warm_up {
+                    figures[nth].push(took);
+                }
+            }
             await_quiet(&*engine);
             let after = engine.counters();
-            if round >= WARM_UP {
-                figures[nth].push(took);
+            if round >= warm_up {
                 requests[nth][0] += after.gets - before.gets;
                 requests[nth][1] += after.scans - before.scans;
                 requests[nth][2] += after.commits - before.commits;
@@ -106,7 +117,7 @@ fn run() -> Res<Vec<String>> {
     Ok(report(&mut figures, &requests, &bounds))
 }
 
-/// What an operation leaves to a thread behind it counts as its requests, and must not be in the way of the next.
+/// What operations leave to a thread behind them counts as their requests, and must not be in the way of the next ones.
 fn await_quiet(engine: &dyn Store) {
     let mut before = engine.counters();
     loop {
@@ -126,9 +137,10 @@ fn report(
 ) -> Vec<String> {
     let mut missed = Vec::new();
     figures.iter_mut().for_each(|figures| figures.sort_unstable());
-    let median = |nth: usize| figures[nth][ROUNDS / 2].as_secs_f64() * 1e6;
+    let count = figures[0].len();
+    let median = |nth: usize| figures[nth][count / 2].as_secs_f64() * 1e6;
     for (nth, name) in NAMES.iter().enumerate() {
-        let each = requests[nth].map(|count| count as f64 / ROUNDS as f64);
+        let each = requests[nth].map(|made| made as f64 / count as f64);
         let ratio = median(nth) / median(0);
         println!(
             "{name:<8} {:>8.0} us {ratio:>6.2} W   gets {:.2}, pages {:.2}, commits {:.2}",
@@ -153,7 +165,8 @@ struct Work<'a> {
     engine: &'a dyn Store,
     from: Ino,
     to: Ino,
-    set: LockSet,
+    /// As many as are held in a row, with nothing in common but directories.
+    sets: Vec<LockSet>,
     /// The version of the cell that `write` writes.
     written: std::cell::Cell<Option<Version>>,
 }
@@ -177,7 +190,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn prepare(namespace: &'a Namespace, engine: &'a dyn Store, depth: usize) -> Res<Self> {
+    fn prepare(namespace: &'a Namespace, engine: &'a dyn Store, depth: usize, row: usize) -> Res<Self> {
         let chain = |top: &str| -> Res<(Ino, String)> {
             let (mut ino, mut path) = (Ino::ROOT, String::new());
             for level in 0..depth {
@@ -190,34 +203,38 @@ impl<'a> Work<'a> {
         let ((from, source), (to, target)) = (chain("from")?, chain("to")?);
         // Of other names than the renames take, so that the set is free.
         let id = |path: String| LockId::from_path(path.as_bytes());
-        let set = LockSet::for_rename(&id(format!("{source}/set"))?, &id(format!("{target}/set"))?)?;
-        Ok(Self { namespace, engine, from, to, set, written: std::cell::Cell::default() })
+        let set = |nth: usize| -> Res<LockSet> {
+            let (source, target) = (id(format!("{source}/set{nth}"))?, id(format!("{target}/set{nth}"))?);
+            Ok(LockSet::for_rename(&source, &target)?)
+        };
+        let sets = (0..row).map(set).collect::<Res<Vec<_>>>()?;
+        Ok(Self { namespace, engine, from, to, sets, written: std::cell::Cell::default() })
     }
 
     /// As a kernel does before it asks for a rename.
-    fn look_at_both_names(&self, round: usize) -> Res<()> {
-        self.namespace.lookup(self.from, &name(&format!("f{round}"))?)?;
-        match self.namespace.lookup(self.to, &name(&format!("g{round}"))?) {
+    fn look_at_both_names(&self, item: usize) -> Res<()> {
+        self.namespace.lookup(self.from, &name(&format!("f{item}"))?)?;
+        match self.namespace.lookup(self.to, &name(&format!("g{item}"))?) {
             Err(NamespaceError::NotFound) => Ok(()),
             Err(other) => Err(other.into()),
             Ok(_) => Err("what is to be renamed is there already".into()),
         }
     }
 
-    fn operate(&self, operation: &str, round: usize, held: &mut Option<LockGuard>) -> Res<()> {
-        let (file, moved) = (name(&format!("f{round}"))?, name(&format!("g{round}"))?);
+    fn operate(&self, operation: &str, item: usize, held: &mut Vec<LockGuard>) -> Res<()> {
+        let (file, moved) = (name(&format!("f{item}"))?, name(&format!("g{item}"))?);
         match operation {
-            "write" => self.write(Content { bytes: vec![round as u8; 100].into() })?,
+            "write" => self.write(Content { bytes: vec![item as u8; 100].into() })?,
             "set" => {
                 let request = Request {
                     session: self.namespace.session(),
-                    set: self.set.clone(),
+                    set: self.sets[item % self.sets.len()].clone(),
                     operation: "bench".into(),
                 };
-                *held = Some(self.namespace.locks().acquire(request, self.namespace.lock_deadline())?);
+                held.push(self.namespace.locks().acquire(request, self.namespace.lock_deadline())?);
             }
-            "release" => drop(held.take()),
-            "create" => drop(make(self.namespace, self.from, &format!("f{round}"), What::Regular)?),
+            "release" => drop(held.pop()),
+            "create" => drop(make(self.namespace, self.from, &format!("f{item}"), What::Regular)?),
             "rename" => {
                 let rename = Rename {
                     parent: self.from,
