@@ -31,6 +31,7 @@
 //! 6. What other hosts change is told when it has happened, late, twice or never ([`Listener`]). So with other hosts nothing
 //!    that the kernel is given lasts longer than the cache's time to live, and names are let go of one by one, by threads
 //!    that may wait.
+//!    After a gap the kernel is told of the bytes of every file that it has open.
 //!    What a rename moves beside what the kernel knows is told apart by what it was told ([`Beliefs`]).
 //! 7. A map ends where the kernel thinks that the file ends, and a fault does not ask. Who opens a file, asks for its size
 //!    and maps it is to find all that was closed before. So a late notice must not overtake the answer of that size: an open
@@ -344,7 +345,11 @@ impl Watcher for KernelCache {
 
 impl Listener for KernelCache {
     fn notice(&self, notice: &Notice) {
-        let Notice::Changed { at, keys, .. } = notice else { return }; // What is old ends by itself, soon.
+        let Notice::Changed { at, keys, .. } = notice else {
+            // Anything may have changed. Names and attributes end by themselves, soon; pages of maps never do.
+            self.known.open_files().for_each(|ino| self.notices.content(ino));
+            return;
+        };
         let guard = self.connection.read();
         let Some(connection) = &*guard else { return };
         for key in keys {
@@ -414,6 +419,16 @@ mod tests {
         cache.take_back(Ino(7), 2);
         cache.give(Ino(7), true);
         assert!(is_news(Some(4)), "the kernel had forgotten it");
+    }
+
+    #[test]
+    fn after_a_gap_maps_are_read_again() {
+        let cache = KernelCache::new(Sharing::Hosts(Duration::from_secs(1)));
+        [7, 8, 9].iter().for_each(|&ino| cache.give(Ino(ino), true));
+        [7, 8].iter().for_each(|&ino| cache.open(Ino(ino)));
+        cache.close_file(Ino(8));
+        cache.notice(&Notice::Lost);
+        assert_eq!([7, 8, 9].map(|ino| cache.notices.is_queued(Ino(ino))), [true, false, false]);
     }
 
     #[test]

@@ -77,6 +77,15 @@ impl Known {
         }
     }
 
+    /// Those of which it has open files. No part of the account is held between one and the next.
+    pub(super) fn open_files(&self) -> impl Iterator<Item = Ino> {
+        self.shards.iter().flat_map(|shard| {
+            let shard = shard.lock();
+            let open = shard.iter().filter(|(_, given)| given.may_have_pages());
+            open.map(|(ino, _)| *ino).collect::<Vec<_>>()
+        })
+    }
+
     /// It has closed one.
     pub(super) fn close(&self, ino: Ino) {
         if let Some(given) = self.of(ino).get_mut(&ino) {

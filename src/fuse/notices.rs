@@ -115,6 +115,11 @@ impl Notices {
         let _ = self.content.told.wait_while_for(&mut self.content.state.lock(), is_told, SETTLE_WAIT);
     }
 
+    #[cfg(test)]
+    pub(super) fn is_queued(&self, ino: Ino) -> bool {
+        self.content.state.lock().queued.contains(&ino)
+    }
+
     fn send(&self, notice: Notice) -> bool {
         self.queue.lock().as_ref().is_some_and(|queue| queue.send(notice).is_ok())
     }

@@ -11,6 +11,7 @@ mod contents;
 mod failover;
 mod in_doubt;
 mod kept;
+mod maps;
 mod opens;
 mod opensearch;
 mod postgres;

@@ -1,0 +1,57 @@
+//! What a map shows when notices are lost, between two mounts, each a daemon of its own as on two hosts.
+//!
+//! What is hard: the kernel keeps the pages of a map until it is told that they are old. Nobody asks for them again, so what
+//! is missed once would be missed for as long as the file is open.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+
+use crate::common::mapped::Map;
+use crate::common::until;
+use crate::two::{Two, over_postgres, over_redis};
+
+/// So many that one of them at least falls into the gap.
+const ROUNDS: u8 = 8;
+
+/// `cut` ends the connections on which mounts hear of each other's changes.
+fn a_map_shows_what_was_written_in_a_gap(two: &Two, cut: &dyn Fn()) {
+    fs::write(two.file(1), [b'a'; 4096]).unwrap();
+    let ours = File::options().read(true).write(true).open(two.file(0)).unwrap();
+    let theirs = File::options().write(true).open(two.file(1)).unwrap();
+    // Who maps a file asks for its size first; a fault does not.
+    assert_eq!(ours.metadata().unwrap().len(), 4096);
+    let map = Map::of(&ours, 4096);
+    for round in 1..=ROUNDS {
+        assert_eq!(map.get(0), b'a' + round - 1);
+        cut();
+        theirs.write_all_at(&[b'a' + round], 0).unwrap();
+        until("the map shows what was written in the gap", || map.get(0) == b'a' + round);
+    }
+}
+
+#[test]
+fn a_map_shows_what_was_written_in_a_gap_over_postgresql() {
+    over_postgres(|two, sql| {
+        a_map_shows_what_was_written_in_a_gap(&two, &|| {
+            let cut =
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+            assert_eq!(sql(cut).trim(), "2");
+        });
+        two.finish();
+    });
+}
+
+#[test]
+fn a_map_shows_what_was_written_in_a_gap_over_redis() {
+    over_redis(|two| {
+        let server = two.url.split('?').next().unwrap();
+        let mut server = redis::Client::open(server).unwrap().get_connection().unwrap();
+        let server = std::cell::RefCell::new(&mut server);
+        a_map_shows_what_was_written_in_a_gap(&two, &|| {
+            let cut: u8 =
+                redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).query(*server.borrow_mut()).unwrap();
+            assert_eq!(cut, 2);
+        });
+        two.finish();
+    });
+}
