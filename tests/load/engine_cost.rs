@@ -13,7 +13,7 @@
 )]
 
 use std::error::Error;
-use std::num::NonZeroUsize;
+use std::num::NonZeroU8;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn run() -> Res<Vec<String>> {
         let value = arguments.next().ok_or(USAGE)?;
         match option.as_str() {
             "--depth" => depth = value.parse()?,
-            "--row" => row = value.parse::<NonZeroUsize>()?.get(),
+            "--row" => row = value.parse::<NonZeroU8>()?.get().into(),
             "--require" => bounds = self::bounds(&value)?,
             _ => return Err(USAGE.into()),
         }
