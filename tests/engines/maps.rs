@@ -44,13 +44,11 @@ fn a_map_shows_what_was_written_in_a_gap_over_postgresql() {
 #[test]
 fn a_map_shows_what_was_written_in_a_gap_over_redis() {
     over_redis(|two| {
-        let server = two.url.split('?').next().unwrap();
-        let mut server = redis::Client::open(server).unwrap().get_connection().unwrap();
-        let server = std::cell::RefCell::new(&mut server);
+        let server = redis::Client::open(two.url.split('?').next().unwrap()).unwrap();
         a_map_shows_what_was_written_in_a_gap(&two, &|| {
-            let cut: u8 =
-                redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).query(*server.borrow_mut()).unwrap();
-            assert_eq!(cut, 2);
+            let mut server = server.get_connection().unwrap();
+            let cut = redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).query::<u8>(&mut server);
+            assert_eq!(cut.unwrap(), 2);
         });
         two.finish();
     });
