@@ -13,8 +13,8 @@ use crate::two::{Two, over_postgres, over_redis};
 /// So many that one of them at least falls into the gap.
 const ROUNDS: u8 = 8;
 
-/// `cut` ends the connections on which mounts hear of each other's changes.
-fn a_map_shows_what_was_written_in_a_gap(two: &Two, cut: &dyn Fn()) {
+/// `listeners` counts the connections on which mounts hear of each other's changes, and `cut` ends them.
+fn a_map_shows_what_was_written_in_a_gap(two: &Two, listeners: &dyn Fn() -> usize, cut: &dyn Fn()) {
     fs::write(two.file(1), [b'a'; 4096]).unwrap();
     let ours = File::options().read(true).write(true).open(two.file(0)).unwrap();
     let theirs = File::options().write(true).open(two.file(1)).unwrap();
@@ -22,6 +22,7 @@ fn a_map_shows_what_was_written_in_a_gap(two: &Two, cut: &dyn Fn()) {
     assert_eq!(ours.metadata().unwrap().len(), 4096);
     let map = Map::of(&ours, 4096);
     for round in 1..=ROUNDS {
+        until("both mounts listen", || listeners() == 2);
         assert_eq!(map.get(0), b'a' + round - 1);
         cut();
         theirs.write_all_at(&[b'a' + round], 0).unwrap();
@@ -32,10 +33,12 @@ fn a_map_shows_what_was_written_in_a_gap(two: &Two, cut: &dyn Fn()) {
 #[test]
 fn a_map_shows_what_was_written_in_a_gap_over_postgresql() {
     over_postgres(|two, sql| {
-        a_map_shows_what_was_written_in_a_gap(&two, &|| {
-            let cut =
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
-            assert_eq!(sql(cut).trim(), "2");
+        let of_listeners = |what: &str| {
+            sql(&format!("SELECT count({what}) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"))
+        };
+        let listeners = || of_listeners("pid").trim().parse().unwrap();
+        a_map_shows_what_was_written_in_a_gap(&two, &listeners, &|| {
+            of_listeners("pg_terminate_backend(pid)");
         });
         two.finish();
     });
@@ -45,10 +48,16 @@ fn a_map_shows_what_was_written_in_a_gap_over_postgresql() {
 fn a_map_shows_what_was_written_in_a_gap_over_redis() {
     over_redis(|two| {
         let server = redis::Client::open(two.url.split('?').next().unwrap()).unwrap();
-        a_map_shows_what_was_written_in_a_gap(&two, &|| {
+        let client = |words: &[&str]| {
             let mut server = server.get_connection().unwrap();
-            let cut = redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).query::<u8>(&mut server);
-            assert_eq!(cut.unwrap(), 2);
+            redis::cmd("CLIENT").arg(words).query::<redis::Value>(&mut server).unwrap()
+        };
+        let listeners = || {
+            let list: String = redis::from_redis_value(client(&["LIST", "TYPE", "pubsub"])).unwrap();
+            list.lines().count()
+        };
+        a_map_shows_what_was_written_in_a_gap(&two, &listeners, &|| {
+            client(&["KILL", "TYPE", "pubsub"]);
         });
         two.finish();
     });
