@@ -25,7 +25,7 @@ pub type Factory<'a> = &'a dyn Fn() -> Box<dyn Store>;
 
 type Test = fn(&dyn Store);
 
-const IN_ONE_THREAD: [(&str, Test); 21] = [
+const IN_ONE_THREAD: [(&str, Test); 22] = [
     ("what was put is got", put_and_get),
     ("versions change at every write and never go back", versions_grow),
     ("all that a commit writes has the version that it returns", one_version_a_commit),
@@ -33,6 +33,7 @@ const IN_ONE_THREAD: [(&str, Test); 21] = [
     ("each kind of check", checks),
     ("a commit of checks alone, and one that locks cover", checks_alone),
     ("entries that locks cover are checked", covered::entries),
+    ("the locks of a set are taken and released together", covered::lock_sets),
     ("a commit that is asked for is made if it is granted", granted::once),
     ("what fails is not made for being granted", granted::checked),
     ("merges commute and count", merges::commute),

@@ -270,7 +270,8 @@ pub trait Store: Reader {
     /// have the same if the engine has [`Capabilities::one_version`].
     ///
     /// # Errors
-    /// [`CommitError::Conflict`] names the key of a check that failed; then nothing was changed.
+    /// [`CommitError::Conflict`] names the key of a check that failed, or of one that was made together with it; then
+    /// nothing was changed.
     fn commit(&self, commit: &Commit) -> Result<Version, CommitError>;
 
     /// The same, once `granting` has said yes, which is asked once at most: the locks that the commit is made under are

@@ -7,7 +7,8 @@
 //! 1. **One round trip a commit.** Where it can be, a commit is one statement ([`whole`]): each statement costs the server
 //!    as much for its answer as for its work. Otherwise all statements of a transaction, from BEGIN to COMMIT, are
 //!    sent at once ([`connection`]). What a check does not find makes its statement fail, which makes the COMMIT behind it a
-//!    rollback; the number of the part or of the statement that failed names the document.
+//!    rollback; the number of the part or of the statement that failed names the document, or the first of those that it
+//!    is about.
 //! 2. **Versions** come from one sequence, one a commit, drawn by its first statement: all documents that it writes have
 //!    it. None is handed out twice: a sequence does not go back when a transaction does, only when the server crashes or
 //!    a standby takes over, and then it is sent ahead before the first commit ([`pool`]). Of two commits that overlap the
@@ -34,8 +35,9 @@
 //!    made with `synchronous_commit` off, for that transaction alone, and without its number in `outcome`.
 //!
 //! What of PostgreSQL is used: READ COMMITTED with row locks in four strengths, `INSERT ... ON CONFLICT`, `RETURNING` in
-//! common table expressions, several of which may change one table, one sequence, UNIQUE constraints, an UNLOGGED table,
-//! `jsonb` for display, LISTEN and NOTIFY. No extensions, no functions, no triggers, no advisory locks.
+//! common table expressions, several of which may change one table, `unnest` of several arrays, whose rows a sub-select
+//! locks, one sequence, UNIQUE constraints, an UNLOGGED table, `jsonb` for display, LISTEN and NOTIFY. No extensions, no
+//! functions, no triggers, no advisory locks.
 
 mod commit;
 mod connection;

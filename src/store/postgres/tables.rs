@@ -1,8 +1,8 @@
 //! The table of each kind of document, and the statements over it.
 //!
-//! A statement changes or checks one document, and fails if what it rests on does not hold, which ends the transaction
-//! that it stands in. SQL has no statement that only fails; so the outermost number is made of a text that is none
-//! ([`demand`]). The server's message then quotes that text, in any language.
+//! A statement changes or checks one document, or several of a kind, and fails if what it rests on does not hold, which
+//! ends the transaction that it stands in. SQL has no statement that only fails; so the outermost number is made of a text
+//! that is none ([`Demand::verdict`]). The server's message then quotes that text, in any language.
 
 use super::merge::Touched;
 use crate::document::Kind;
@@ -85,11 +85,12 @@ pub(super) enum Action {
     HoldVersion,
     /// Keeps whoever would remove it out; it must be there.
     HoldExisting,
-    /// Keeps all writers of so many documents out; each must have its version. The parameters are those of
-    /// [`Action::HoldVersion`], document by document.
-    HoldVersions(u8),
-    /// Makes it; it must not be there, or the primary key refuses it ([`IS_THERE`]).
-    Insert,
+    /// Keeps all writers of some documents out; each must have its version. The parameters are those of
+    /// [`Action::HoldVersion`], each a list.
+    HoldVersions,
+    /// Makes so many; none may be there, or the primary key refuses it ([`IS_THERE`]). Parameters of each follow those of
+    /// the one before.
+    Insert(u8),
     /// Makes or replaces it.
     Upsert,
     /// Replaces it; it must be there.
@@ -98,8 +99,8 @@ pub(super) enum Action {
     UpdateVersion,
     /// Removes it; it must be there.
     Delete,
-    /// Removes it; it must have the version.
-    DeleteVersion,
+    /// Removes so many; each must have the one version. Of several the key is one column.
+    DeleteVersion(u8),
     /// Adds to its counters and sets its times; it must be there.
     Merge(Touched),
     /// The same; it must have the version.
@@ -110,10 +111,12 @@ pub(super) enum Action {
     HoldLiveAlone,
 }
 
-/// A query that holds or changes what a commit is about, and finds one row. That has a column `fits`: whether it may be so.
+/// A query that holds or changes what a commit is about, and finds so many rows. They have a column `fits`: whether it may
+/// be so; of several that of the last one counts.
 pub(super) struct Demand {
     pub(super) query: String,
-    /// What is wrong if there is no row.
+    rows: u8,
+    /// What is wrong if there are fewer.
     absent: &'static str,
     /// What is wrong if it does not fit.
     unfit: &'static str,
@@ -123,9 +126,12 @@ impl Demand {
     /// Makes a number of the query's row, which is found under the name `found`, or fails with what is wrong. `at` is quoted
     /// behind that.
     pub(super) fn verdict(&self, found: &str, at: &str) -> String {
-        let Self { absent, unfit, .. } = self;
+        let Self { absent, unfit, rows, .. } = self;
+        // Not counted: an aggregate is prepared anew for each statement.
+        let last = if *rows > 1 { format!(" OFFSET {}", rows - 1) } else { String::new() };
         format!(
-            "CAST(coalesce((SELECT CASE WHEN fits THEN '1' ELSE '{unfit}{at}' END FROM {found}), '{absent}{at}') AS bigint)"
+            "CAST(coalesce((SELECT CASE WHEN fits THEN '1' ELSE '{unfit}{at}' END FROM {found}{last}), \
+             '{absent}{at}') AS bigint)"
         )
     }
 }
@@ -157,14 +163,13 @@ pub(super) fn statement(kind: Kind, action: Action) -> Statement {
         columns.iter().zip(keys + 1..).map(|(column, n)| format!("{column} = ${n}, ")).collect::<String>();
     let key_list = key.join(", ");
     let column_list = columns.join(", ");
-    let behind_columns = keys + columns.len() + 1;
     let made = "RETURNING true AS fits";
     let update = format!("UPDATE {name} SET {set}version = {VERSION} WHERE {is_key}");
-    let insert = format!(
-        "INSERT INTO {name} ({key_list}, {column_list}, version) VALUES ({}, {VERSION})",
-        all(1, keys + columns.len())
-    );
-    let found = |query: String, absent| Demand { query, absent, unfit: MISFIT };
+    let width = keys + columns.len();
+    let into = format!("INSERT INTO {name} ({key_list}, {column_list}, version)");
+    let behind_columns = width + 1;
+    let row = |nth: usize| format!("({}, {VERSION})", all(nth * width + 1, width));
+    let found = |query: String, absent| Demand { query, rows: 1, absent, unfit: MISFIT };
     let held = |condition: String, lock: &str, absent| {
         found(format!("SELECT true AS fits FROM {name} WHERE {is_key}{condition} {lock}"), absent)
     };
@@ -194,32 +199,48 @@ pub(super) fn statement(kind: Kind, action: Action) -> Statement {
             ));
         }
         Action::HoldVersion => held(format!(" AND version = ${}", keys + 1), "FOR SHARE", CHANGED),
-        Action::HoldVersions(count) => {
-            let held = |nth| {
-                let first = usize::from(nth) * (keys + 1);
-                let conditions = key.iter().chain(&["version"]).zip(first + 1..);
-                let conditions = conditions.map(|(column, n)| format!("{column} = ${n}")).collect::<Vec<_>>();
-                format!("(SELECT 1 FROM {name} WHERE {} FOR SHARE) = 1", conditions.join(" AND "))
-            };
-            let all = (0..count).map(held).collect::<Vec<_>>().join(" AND ");
-            found(format!("SELECT true AS fits WHERE {all}"), CHANGED)
+        Action::HoldVersions => {
+            let columns = || key.iter().chain(&["version"]);
+            let lists = columns().zip(1..).map(|(column, n)| format!("CAST(${n} AS {}[])", kind_of(column)));
+            let conditions = columns().map(|column| format!("{name}.{column} = wanted.{column}"));
+            // The inner query has nothing to be joined by: the planner can only ask it for each by its key.
+            found(
+                format!(
+                    "SELECT true AS fits WHERE NOT EXISTS (SELECT FROM unnest({}) AS wanted ({key_list}, version) \
+                     WHERE (SELECT true FROM {name} WHERE {} FOR SHARE) IS NULL)",
+                    lists.collect::<Vec<_>>().join(", "),
+                    conditions.collect::<Vec<_>>().join(" AND "),
+                ),
+                CHANGED,
+            )
         }
         Action::HoldExisting => held(String::new(), "FOR KEY SHARE", CHANGED),
         Action::HoldLive => held(format!(" AND state = 'live' AND {NOT_HELD_BACK}"), "FOR KEY SHARE", FENCED),
         Action::HoldLiveAlone => held(" AND state = 'live'".to_owned(), "FOR UPDATE", FENCED),
         // Not ON CONFLICT DO NOTHING, which looks at the index twice and logs each row once more.
-        Action::Insert => found(format!("{insert} {made}"), CHANGED),
+        Action::Insert(count) => {
+            let rows = (0..count.into()).map(row).collect::<Vec<_>>().join(", ");
+            Demand { rows: count, ..found(format!("{into} VALUES {rows} {made}"), CHANGED) }
+        }
         Action::Upsert => {
             let set =
                 columns.iter().map(|column| format!("{column} = excluded.{column}, ")).collect::<String>();
             let replace = format!("ON CONFLICT ({key_list}) DO UPDATE SET {set}version = {VERSION}");
-            found(format!("{insert} {replace} {made}"), CHANGED)
+            found(format!("{into} VALUES {} {replace} {made}", row(0)), CHANGED)
         }
         Action::Update => found(format!("{update} {made}"), CHANGED),
         Action::UpdateVersion => found(format!("{update} AND version = ${behind_columns} {made}"), CHANGED),
         Action::Delete => found(format!("DELETE FROM {name} WHERE {is_key} {made}"), CHANGED),
-        Action::DeleteVersion => {
-            found(format!("DELETE FROM {name} WHERE {is_key} AND version = ${} {made}", keys + 1), CHANGED)
+        Action::DeleteVersion(count) => {
+            let (which, behind) = match count {
+                0 | 1 => (is_key, keys + 1),
+                several => {
+                    let several = usize::from(several);
+                    (format!("{key_list} IN ({})", all(1, several)), several + 1)
+                }
+            };
+            let query = format!("DELETE FROM {name} WHERE {which} AND version = ${behind} {made}");
+            Demand { rows: count, ..found(query, CHANGED) }
         }
         Action::Merge(touched) => found(touched.sql(false), CHANGED),
         Action::MergeVersion(touched) => found(touched.sql(true), CHANGED),
@@ -231,6 +252,15 @@ fn behind_key(what: What, columns: &[&str]) -> String {
     match what {
         What::Documents => format!(", {}, version", selected(columns)),
         What::Keys => String::new(),
+    }
+}
+
+/// The type of a column of a key.
+fn kind_of(column: &str) -> &'static str {
+    match column {
+        "name" => "bytea",
+        "id" => "text",
+        _ => "bigint",
     }
 }
 

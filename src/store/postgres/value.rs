@@ -1,4 +1,4 @@
-//! Values as parameters of statements: the four types that the tables have, and lists of texts.
+//! Values as parameters of statements: the four types that the tables have, and lists of three of them.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,6 +14,33 @@ pub(super) enum Value {
     Text(String),
     Bytes(Arc<[u8]>),
     Texts(Vec<String>),
+    Ints(Vec<i64>),
+    ManyBytes(Vec<Arc<[u8]>>),
+}
+
+impl Value {
+    /// Values of one type as a list; nothing of values that no list takes.
+    pub(super) fn list(values: impl Iterator<Item = Self>) -> Self {
+        let mut values = values.peekable();
+        match values.peek() {
+            Some(Self::Int(_)) => Self::Ints(values.filter_map(Self::int).collect()),
+            Some(Self::Text(_)) => Self::Texts(values.filter_map(Self::text).collect()),
+            Some(Self::Bytes(_)) => Self::ManyBytes(values.filter_map(Self::bytes).collect()),
+            _ => Self::Null,
+        }
+    }
+
+    fn int(self) -> Option<i64> {
+        if let Self::Int(number) = self { Some(number) } else { None }
+    }
+
+    fn text(self) -> Option<String> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
+    fn bytes(self) -> Option<Arc<[u8]>> {
+        if let Self::Bytes(bytes) = self { Some(bytes) } else { None }
+    }
 }
 
 impl From<u64> for Value {
@@ -66,12 +93,17 @@ impl ToSql for Value {
             }
             Self::Bytes(bytes) if *ty == Type::BYTEA => (&**bytes).to_sql(ty, out),
             Self::Texts(texts) if *ty == Type::TEXT_ARRAY => texts.to_sql(ty, out),
+            Self::Ints(numbers) if *ty == Type::INT8_ARRAY => numbers.to_sql(ty, out),
+            Self::ManyBytes(many) if *ty == Type::BYTEA_ARRAY => {
+                many.iter().map(|bytes| &**bytes).collect::<Vec<_>>().to_sql(ty, out)
+            }
             other => Err(format!("{other:?} is no {ty}").into()),
         }
     }
 
     fn accepts(ty: &Type) -> bool {
-        [Type::INT8, Type::TEXT, Type::JSONB, Type::BYTEA, Type::TEXT_ARRAY].contains(ty)
+        [Type::INT8, Type::TEXT, Type::JSONB, Type::BYTEA].contains(ty)
+            || [Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::BYTEA_ARRAY].contains(ty)
     }
 
     fn encode_format(&self, _ty: &Type) -> Format {

@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn parameters_are_counted_through_all_parts() {
-        let parts = [(Kind::Xattr, Action::DeleteVersion), (Kind::Orphan, Action::Upsert)];
+        let parts = [(Kind::Xattr, Action::DeleteVersion(1)), (Kind::Orphan, Action::Upsert)];
         let text = sql(&parts, Durability::Full);
         assert!(text.contains("ino = $1 AND name = $2 AND version = $3"), "{text}");
         assert!(text.contains("VALUES ($4, $5, (SELECT version FROM drawn))"), "{text}");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockwood::content::Chunks;
-use lockwood::document::{Document, Ino, Key, LockRecord, Name, Version};
+use lockwood::document::{Document, Ino, Key, LockRecord, Name, Orphan, SessionId, Version};
 use lockwood::lock::{LockGuard, LockId, LockSet, Mode, Request};
 use lockwood::namespace::ops::make::{Make, What};
 use lockwood::namespace::ops::rename::{Manner, Patience, Rename};
@@ -107,10 +107,12 @@ fn a_later_jump_leads_further_than_an_earlier_one() {
 fn a_delayed_commit_of_many_documents_is_refused_for_the_one_that_has_changed() {
     let Some(server) = lazy_server() else { return };
     let store = empty(&server.url("volume"));
+    let key = |n| Key::Orphan(Ino(n));
+    let orphan = || Document::Orphan(Orphan { session: SessionId(1) });
     let all = |at: Option<Version>| {
-        let each = |commit: Commit, n: u32| match at {
-            None => commit.absent(lock(&n.to_string())).put(lock(&n.to_string()), record(&n.to_string())),
-            Some(at) => commit.at(lock(&n.to_string()), at).delete(lock(&n.to_string())),
+        let each = |commit: Commit, n: u64| match at {
+            None => commit.absent(key(n)).put(key(n), orphan()),
+            Some(at) => commit.at(key(n), at).delete(key(n)),
         };
         Commit { durability: Durability::Delayed, ..(10..50).fold(Commit::new(), each) }
     };
@@ -121,9 +123,9 @@ fn a_delayed_commit_of_many_documents_is_refused_for_the_one_that_has_changed() 
             store.commit(&all(Some(*made))).unwrap();
         },
     );
-    assert!(matches!(store.commit(&all(None)), Err(CommitError::Conflict(key)) if key == lock("10")));
-    put(&store, "31", Durability::Full);
-    assert!(matches!(store.commit(&all(Some(made))), Err(CommitError::Conflict(key)) if key == lock("31")));
+    assert!(matches!(store.commit(&all(None)), Err(CommitError::Conflict(at)) if at == key(10)));
+    store.commit(&Commit::new().put(key(31), orphan())).unwrap();
+    assert!(matches!(store.commit(&all(Some(made))), Err(CommitError::Conflict(at)) if at == key(31)));
 }
 
 /// Whether the log was written to the disk while this was done.

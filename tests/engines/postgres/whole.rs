@@ -1,6 +1,6 @@
 //! Commits that are one statement each.
 
-use lockwood::document::{Document, Ino, Key, NodeDelta, Orphan, SessionId, Version};
+use lockwood::document::{Document, Ino, Key, LockRecord, NodeDelta, Orphan, SessionId, Version};
 use lockwood::store::conformance::directory;
 use lockwood::store::{Commit, CommitError, Reader, Store};
 
@@ -42,6 +42,43 @@ fn who_changes_the_same_documents_takes_them_in_one_order() {
     }
     let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'lockwood'";
     assert_eq!(server.psql("lockwood", deadlocks), "0");
+}
+
+/// The locks of a set are taken by one part of a statement, and released so.
+#[test]
+fn who_takes_locks_of_the_same_sets_takes_them_in_one_order() {
+    let Some(server) = PostgresServer::start() else { return };
+    let store = empty(&server.url("sets"));
+    let ids = ["b", "A", "%2Fz", "ä", "a", "B%"];
+    let taken = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (store, taken) = (&store, &taken);
+            scope.spawn(move || {
+                for round in 0..300 {
+                    let set = (0..4).map(|n| Key::Lock(ids[(thread + round + n) % ids.len()].into()));
+                    let take = |all: Commit, key: Key| {
+                        let record =
+                            LockRecord { path: Vec::new(), holders: Vec::new(), waiters: Vec::new() };
+                        all.absent(key.clone()).put(key, Document::Lock(record))
+                    };
+                    match store.commit(&set.clone().fold(Commit::new(), take)) {
+                        Ok(at) => {
+                            let release = |all: Commit, key: Key| all.at(key.clone(), at).delete(key);
+                            store.commit(&set.fold(Commit::new(), release)).unwrap();
+                            taken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        }
+                        Err(CommitError::Conflict(_)) => {}
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            });
+        }
+    });
+    assert!(taken.into_inner() > 100, "hardly anything was free");
+    let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'lockwood'";
+    assert_eq!(server.psql("lockwood", deadlocks), "0");
+    assert_eq!(server.psql("lockwood", "SELECT count(*) FROM sets.lock"), "0");
 }
 
 #[test]
