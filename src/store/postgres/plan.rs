@@ -24,11 +24,11 @@ use std::sync::Arc;
 
 use super::connection::{Call, Sql};
 use super::merge::touched;
-use super::rows::{document_values, key_values, placeholder};
+use super::rows::{document_values, entry_lists, key_values, placeholder};
 use super::tables::{Action, table};
 use super::value::Value;
 use super::whole::Parts;
-use crate::document::{Document, Key, Kind, NodeDelta, Version};
+use crate::document::{Document, Ino, Key, Kind, Name, NodeDelta, Version};
 use crate::store::{Check, Commit, Durability, Write};
 
 /// One statement, and the document that it is about, or the first of them.
@@ -138,29 +138,29 @@ impl Plan {
     }
 }
 
+/// Of one statement.
 const PARTS_MAX: usize = 24;
 
 /// Entries that must have their versions. They are held by one statement, however many they are. Which of them has changed
 /// is then not known; whoever meets that forgets all that the commit rests on.
 #[derive(Default)]
-struct Entries<'a>(Vec<(&'a Key, Version)>);
+struct Entries<'a>(Vec<(Ino, &'a Name, Version)>);
 
 impl<'a> Entries<'a> {
     /// False if this is another document than an entry, or checked for something else.
     fn add(&mut self, checks: &[&'a Check]) -> bool {
-        let [Check::Version(key @ Key::Entry(..), version)] = checks else { return false };
-        self.0.push((key, *version));
+        let [Check::Version(Key::Entry(parent, name), version)] = checks else { return false };
+        self.0.push((*parent, name, *version));
         true
     }
 
     fn step(&self) -> Option<Step> {
-        let (first, _) = self.0.first()?;
-        let values = |(key, version): &(&Key, Version)| with_version(key_values(key), *version);
-        let mut rows = self.0.iter().map(|entry| values(entry).into_iter()).collect::<Vec<_>>();
-        let columns = rows[0].len();
-        let params = (0..columns).map(|_| Value::list(rows.iter_mut().filter_map(Iterator::next))).collect();
-        let sql = Sql::Document(Kind::Entry, Action::HoldVersions);
-        Some(Step { key: (*first).clone(), call: Call { sql, params } })
+        let (parent, name, _) = self.0.first()?;
+        let sql = Sql::Document(Kind::Entry, Action::HoldEntries);
+        Some(Step {
+            key: Key::Entry(*parent, (*name).clone()),
+            call: Call { sql, params: entry_lists(&self.0) },
+        })
     }
 }
 
@@ -282,7 +282,7 @@ fn merge(key: &Key, check: Option<&Check>, delta: &NodeDelta, steps: &mut Vec<St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Ino, Name, SessionId};
+    use crate::document::SessionId;
 
     fn lock(id: &str) -> Key {
         Key::Lock(id.into())
@@ -341,7 +341,7 @@ mod tests {
         let commit = Commit { checks: checks.into(), covered: true, ..Commit::new() };
         let commit = commit.delete(lock("a")).by(SessionId(1));
         let held = actions(&commit);
-        assert_eq!(held.last(), Some(&(Kind::Entry, Action::HoldVersions, 4)));
+        assert_eq!(held.last(), Some(&(Kind::Entry, Action::HoldEntries, 4)));
         let plan = Plan::of(&commit).unwrap();
         let [.., last] = &plan.steps[..] else { panic!("no step") };
         assert_eq!(last.call.params[3], Value::Ints(vec![3, 3]));

@@ -34,6 +34,18 @@ pub(super) fn key_values(key: &Key) -> Vec<Value> {
     }
 }
 
+/// The columns of the keys of entries, and behind them the versions, each as a list.
+pub(super) fn entry_lists(entries: &[(Ino, &Name, Version)]) -> Vec<Value> {
+    let number = |number: u64| number.cast_signed();
+    let position = |name: &Name| EntryPosition::of(name.as_bytes()).0;
+    vec![
+        Value::Ints(entries.iter().map(|(parent, ..)| number(parent.0)).collect()),
+        Value::Ints(entries.iter().map(|(_, name, _)| number(position(name))).collect()),
+        Value::ManyBytes(entries.iter().map(|(_, name, _)| name.as_bytes().into()).collect()),
+        Value::Ints(entries.iter().map(|(.., version)| number(version.0)).collect()),
+    ]
+}
+
 /// A word of one of the document's enumerations, as its JSON has it.
 pub(super) fn word(value: impl Serialize) -> Value {
     match serde_json::to_value(value) {

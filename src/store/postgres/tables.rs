@@ -85,9 +85,9 @@ pub(super) enum Action {
     HoldVersion,
     /// Keeps whoever would remove it out; it must be there.
     HoldExisting,
-    /// Keeps all writers of some documents out; each must have its version. The parameters are those of
+    /// Keeps all writers of some entries out; each must have its version. The parameters are those of
     /// [`Action::HoldVersion`], each a list.
-    HoldVersions,
+    HoldEntries,
     /// Makes so many; none may be there, or the primary key refuses it ([`IS_THERE`]). Parameters of each follow those of
     /// the one before.
     Insert(u8),
@@ -199,21 +199,7 @@ pub(super) fn statement(kind: Kind, action: Action) -> Statement {
             ));
         }
         Action::HoldVersion => held(format!(" AND version = ${}", keys + 1), "FOR SHARE", CHANGED),
-        Action::HoldVersions => {
-            let columns = || key.iter().chain(&["version"]);
-            let lists = columns().zip(1..).map(|(column, n)| format!("CAST(${n} AS {}[])", kind_of(column)));
-            let conditions = columns().map(|column| format!("{name}.{column} = wanted.{column}"));
-            // The inner query has nothing to be joined by: the planner can only ask it for each by its key.
-            found(
-                format!(
-                    "SELECT true AS fits WHERE NOT EXISTS (SELECT FROM unnest({}) AS wanted ({key_list}, version) \
-                     WHERE (SELECT true FROM {name} WHERE {} FOR SHARE) IS NULL)",
-                    lists.collect::<Vec<_>>().join(", "),
-                    conditions.collect::<Vec<_>>().join(" AND "),
-                ),
-                CHANGED,
-            )
-        }
+        Action::HoldEntries => found(HOLD_ENTRIES.to_owned(), CHANGED),
         Action::HoldExisting => held(String::new(), "FOR KEY SHARE", CHANGED),
         Action::HoldLive => held(format!(" AND state = 'live' AND {NOT_HELD_BACK}"), "FOR KEY SHARE", FENCED),
         Action::HoldLiveAlone => held(" AND state = 'live'".to_owned(), "FOR UPDATE", FENCED),
@@ -255,14 +241,12 @@ fn behind_key(what: What, columns: &[&str]) -> String {
     }
 }
 
-/// The type of a column of a key.
-fn kind_of(column: &str) -> &'static str {
-    match column {
-        "name" => "bytea",
-        "id" => "text",
-        _ => "bigint",
-    }
-}
+/// The inner query has nothing to be joined by: the planner can only ask it for each entry by its key.
+const HOLD_ENTRIES: &str = "SELECT true AS fits WHERE NOT EXISTS (SELECT FROM \
+     unnest(CAST($1 AS bigint[]), CAST($2 AS bigint[]), CAST($3 AS bytea[]), CAST($4 AS bigint[])) \
+     AS wanted (parent, position, name, version) WHERE (SELECT true FROM entry WHERE entry.parent = wanted.parent \
+     AND entry.position = wanted.position AND entry.name = wanted.name AND entry.version = wanted.version FOR SHARE) \
+     IS NULL)";
 
 /// JSON is read as text: the driver need not know the type.
 fn selected(columns: &[&str]) -> String {

@@ -1,4 +1,4 @@
-//! Values as parameters of statements: the four types that the tables have, and lists of three of them.
+//! Values as parameters of statements: the four types that the tables have, and lists of three of these.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -16,31 +16,6 @@ pub(super) enum Value {
     Texts(Vec<String>),
     Ints(Vec<i64>),
     ManyBytes(Vec<Arc<[u8]>>),
-}
-
-impl Value {
-    /// Values of one type as a list; nothing of values that no list takes.
-    pub(super) fn list(values: impl Iterator<Item = Self>) -> Self {
-        let mut values = values.peekable();
-        match values.peek() {
-            Some(Self::Int(_)) => Self::Ints(values.filter_map(Self::int).collect()),
-            Some(Self::Text(_)) => Self::Texts(values.filter_map(Self::text).collect()),
-            Some(Self::Bytes(_)) => Self::ManyBytes(values.filter_map(Self::bytes).collect()),
-            _ => Self::Null,
-        }
-    }
-
-    fn int(self) -> Option<i64> {
-        if let Self::Int(number) = self { Some(number) } else { None }
-    }
-
-    fn text(self) -> Option<String> {
-        if let Self::Text(text) = self { Some(text) } else { None }
-    }
-
-    fn bytes(self) -> Option<Arc<[u8]>> {
-        if let Self::Bytes(bytes) = self { Some(bytes) } else { None }
-    }
 }
 
 impl From<u64> for Value {

@@ -1,5 +1,7 @@
 //! Commits that are one statement each.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use lockwood::document::{Document, Ino, Key, LockRecord, NodeDelta, Orphan, SessionId, Version};
 use lockwood::store::conformance::directory;
 use lockwood::store::{Commit, CommitError, Reader, Store};
@@ -50,7 +52,7 @@ fn who_takes_locks_of_the_same_sets_takes_them_in_one_order() {
     let Some(server) = PostgresServer::start() else { return };
     let store = empty(&server.url("sets"));
     let ids = ["b", "A", "%2Fz", "ä", "a", "B%"];
-    let taken = std::sync::atomic::AtomicU64::new(0);
+    let taken = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let (store, taken) = (&store, &taken);
@@ -66,7 +68,7 @@ fn who_takes_locks_of_the_same_sets_takes_them_in_one_order() {
                         Ok(at) => {
                             let release = |all: Commit, key: Key| all.at(key.clone(), at).delete(key);
                             store.commit(&set.fold(Commit::new(), release)).unwrap();
-                            taken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                            taken.fetch_add(1, Ordering::Relaxed);
                         }
                         Err(CommitError::Conflict(_)) => {}
                         Err(other) => panic!("{other}"),
