@@ -10,12 +10,12 @@
 //! which nothing was told.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
-use crate::ambient;
+use super::lately::Lately;
 use crate::document::{EntryPosition, Ino, Name, Node};
 
 /// A directory and the hash of a name in it.
@@ -42,6 +42,16 @@ impl Belief {
         self.last.filter(|_| self.is_directory)
     }
 
+    #[cfg(test)]
+    pub(super) fn directory_at(ino: Ino) -> Self {
+        Self { last: Some(ino), is_directory: true, is_doubtful: false }
+    }
+
+    #[cfg(test)]
+    pub(super) fn file_at(ino: Ino) -> Self {
+        Self { last: Some(ino), is_directory: false, is_doubtful: false }
+    }
+
     /// Whether the kernel takes the name for this, and for nothing else.
     pub(super) fn is_surely(self, ino: Ino) -> bool {
         self.last == Some(ino) && !self.is_doubtful
@@ -51,90 +61,75 @@ impl Belief {
 /// The beliefs of one kernel.
 pub(super) struct Beliefs {
     /// None for a kernel that no other host misleads.
-    period: Option<Duration>,
-    state: Mutex<State>,
+    state: Option<Mutex<Lately<Part>>>,
 }
 
-/// In two parts, of which the old one is dropped as a whole: nothing is kept for less than one period, unless there is more
-/// than [`NAMES_MAX`].
-struct State {
-    begun: Instant,
-    new: HashMap<Place, Belief, RandomState>,
-    old: HashMap<Place, Belief, RandomState>,
-}
+type Part = HashMap<Place, Belief, RandomState>;
 
-/// The least time for which a belief is kept, though the kernel may keep none for so long: replies can be slow to arrive.
-const PERIOD_MIN: Duration = Duration::from_secs(1);
 /// So many are kept in each part, as a table of 2^17 places takes, of some 40 bytes each.
 const NAMES_MAX: usize = (1 << 17) / 8 * 7;
 
 impl Beliefs {
     /// Of a kernel that keeps names for `ttl` though other hosts may change them, if it does.
     pub(super) fn new(ttl: Option<Duration>) -> Self {
-        let state = State { begun: ambient::monotonic(), new: HashMap::default(), old: HashMap::default() };
-        Self { period: ttl.map(|ttl| (ttl * 2).max(PERIOD_MIN)), state: Mutex::new(state) }
+        Self { state: ttl.map(|ttl| Mutex::new(Lately::new(ttl))) }
     }
 
     /// Whether other hosts may mislead the kernel; if not, nothing is noted here.
     pub(super) fn matter(&self) -> bool {
-        self.period.is_some()
+        self.state.is_some()
     }
 
     /// The kernel is about to be told what a name leads to, if to anything.
     pub(super) fn learns(&self, directory: Ino, name: &[u8], told: Option<Belief>) {
-        let Some(period) = self.period else { return };
+        let Some(state) = &self.state else { return };
         let place = place(directory, name);
-        let mut state = self.state.lock();
+        let mut state = state.lock();
         match (state.get(&place), told) {
             (None, None) => {}
-            (None, Some(told)) => state.set(period, place, told),
+            (None, Some(told)) => state.set(place, told),
             (Some(before), told) => {
                 let told = told.unwrap_or_default();
                 let is_doubtful = before.is_doubtful || before.last != told.last;
-                state.set(period, place, Belief { is_doubtful, ..told });
+                state.set(place, Belief { is_doubtful, ..told });
             }
         }
     }
 
     /// The kernel knows that a name is free, since it has freed it.
     pub(super) fn freed(&self, directory: Ino, name: &[u8]) {
-        if self.matter() {
-            self.state.lock().forget(&place(directory, name));
+        if let Some(state) = &self.state {
+            state.lock().forget(&place(directory, name));
         }
     }
 
     /// What the kernel takes a name for.
     pub(super) fn of(&self, directory: Ino, name: &Name) -> Belief {
-        let kept = self.matter().then(|| self.state.lock().get(&place(directory, name.as_bytes()))).flatten();
-        kept.unwrap_or_default()
+        let Some(state) = &self.state else { return Belief::default() };
+        state.lock().get(&place(directory, name.as_bytes())).unwrap_or_default()
     }
 
     /// A rename has ended, after which the kernel takes its names for these, as far as that is known.
     pub(super) fn renamed(&self, names: [(Ino, &Name); 2], now: [Option<Belief>; 2]) {
-        let Some(period) = self.period else { return };
-        let mut state = self.state.lock();
+        let Some(state) = &self.state else { return };
+        let mut state = state.lock();
         for ((directory, name), belief) in names.into_iter().zip(now) {
             let place = place(directory, name.as_bytes());
             match belief {
-                Some(belief) => state.set(period, place, belief),
+                Some(belief) => state.set(place, belief),
                 None => state.forget(&place),
             }
         }
     }
 }
 
-impl State {
+impl Lately<Part> {
     fn get(&self, place: &Place) -> Option<Belief> {
         self.new.get(place).or_else(|| self.old.get(place)).copied()
     }
 
-    fn set(&mut self, period: Duration, place: Place, belief: Belief) {
-        if self.new.len() >= NAMES_MAX || self.begun.elapsed() > period {
-            self.begun = ambient::monotonic();
-            std::mem::swap(&mut self.new, &mut self.old);
-            self.new.clear();
-        }
-        self.new.insert(place, belief);
+    fn set(&mut self, place: Place, belief: Belief) {
+        self.part(|part| part.len() >= NAMES_MAX).insert(place, belief);
     }
 
     fn forget(&mut self, place: &Place) {
@@ -162,7 +157,7 @@ mod tests {
     }
 
     fn file(ino: u64) -> Belief {
-        Belief { last: Some(Ino(ino)), is_directory: false, is_doubtful: false }
+        Belief::file_at(Ino(ino))
     }
 
     #[test]
@@ -191,7 +186,7 @@ mod tests {
     #[test]
     fn a_directory_is_meant_until_the_name_is_free() {
         let beliefs = beliefs();
-        beliefs.learns(DIR, b"a", Some(Belief { is_directory: true, ..file(8) }));
+        beliefs.learns(DIR, b"a", Some(Belief::directory_at(Ino(8))));
         assert_eq!(beliefs.of(DIR, &name("a")).directory(), Some(Ino(8)));
         beliefs.learns(DIR, b"a", None);
         assert_eq!(beliefs.of(DIR, &name("a")).directory(), None);
@@ -217,9 +212,7 @@ mod tests {
         let beliefs = beliefs();
         let is_kept = || beliefs.of(DIR, &name("a")).last.is_some();
         let age = || {
-            let mut state = beliefs.state.lock();
-            state.begun = state.begun.checked_sub(PERIOD_MIN * 2).unwrap();
-            drop(state);
+            beliefs.state.as_ref().unwrap().lock().age();
             beliefs.learns(DIR, b"other", Some(file(1)));
         };
         beliefs.learns(DIR, b"a", Some(file(8)));
@@ -229,6 +222,6 @@ mod tests {
         assert!(!is_kept());
         beliefs.learns(DIR, b"a", Some(file(8)));
         (0..2 * NAMES_MAX as u64).for_each(|ino| beliefs.learns(Ino(ino), b"n", Some(file(ino))));
-        assert!(!is_kept() && beliefs.state.lock().new.len() <= NAMES_MAX);
+        assert!(!is_kept() && beliefs.state.as_ref().unwrap().lock().new.len() <= NAMES_MAX);
     }
 }

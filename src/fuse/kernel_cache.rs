@@ -32,7 +32,8 @@
 //!    that the kernel is given lasts longer than the cache's time to live, and names are let go of one by one, by threads
 //!    that may wait.
 //!    After a gap the kernel is told of the bytes of every file that it has open.
-//!    What a rename moves beside what the kernel knows is told apart by what it was told ([`Beliefs`]).
+//!    What a rename moves beside what the kernel knows is told apart by what it was told ([`Beliefs`]). Who is refused as in
+//!    4. all the same looks again, and finds the directory when all is let go of that was told below it ([`Places`]).
 //! 7. A map ends where the kernel thinks that the file ends, and a fault does not ask. Who opens a file, asks for its size
 //!    and maps it is to find all that was closed before. So a late notice must not overtake the answer of that size: an open
 //!    notes the version that it has found ([`KernelCache::opened`]), and notices up to it are not passed on any more.
@@ -46,11 +47,12 @@ use std::time::{Duration, Instant};
 use fuser::{FopenFlags, INodeNo, InitFlags, Notifier};
 use parking_lot::RwLock;
 
-use super::beliefs::Beliefs;
+use super::beliefs::{Belief, Beliefs};
 use super::convert::FOREVER;
 use super::known::{Given, Known, Shard};
 use super::names::Names;
 use super::notices::Notices;
+use super::places::Places;
 use crate::ambient;
 use crate::document::{Ino, Key, Name, Version};
 use crate::namespace::Watcher;
@@ -76,6 +78,9 @@ fn left_of(ttl: Duration, asked: Instant) -> Duration {
 
 /// Nobody waits longer until another kernel has let go of the names of a directory that was moved.
 const SETTLE_WAIT: Duration = Duration::from_millis(20);
+/// Who looks again at such a directory waits no longer until his own kernel has let go of the names below it: most of them
+/// are gone at once, and the thread that waits could answer others.
+const REFUSED_WAIT: Duration = Duration::from_millis(5);
 
 /// The account of one kernel.
 pub(super) struct KernelCache {
@@ -87,6 +92,8 @@ pub(super) struct KernelCache {
     names: Names,
     /// What it takes names for that other hosts may change.
     pub(super) beliefs: Beliefs,
+    /// What it must let go of to find a directory where other hosts have put it.
+    places: Places,
     /// Whether names of directories that were moved may still be on their way.
     unsettled: AtomicBool,
     /// How often this kernel was told of a change through another mount.
@@ -110,16 +117,18 @@ const INC_EPOCH: [u8; 16] = {
 impl KernelCache {
     /// Without a kernel yet.
     pub(super) fn new(sharing: Sharing) -> Self {
+        let misled = match sharing {
+            Sharing::Hosts(ttl) => Some(ttl),
+            Sharing::Alone | Sharing::Several => None,
+        };
         Self {
             sharing,
             known: Known::new(),
             connection: RwLock::default(),
             notices: Notices::new(),
             names: Names::new(),
-            beliefs: Beliefs::new(match sharing {
-                Sharing::Hosts(ttl) => Some(ttl),
-                Sharing::Alone | Sharing::Several => None,
-            }),
+            beliefs: Beliefs::new(misled),
+            places: Places::new(misled),
             unsettled: AtomicBool::new(false),
             told: AtomicU64::new(0),
         }
@@ -250,6 +259,26 @@ impl KernelCache {
     pub(super) fn give(&self, ino: Ino, is_file: bool) {
         if self.sharing != Sharing::Alone {
             self.known.give(ino, is_file);
+        }
+    }
+
+    /// The kernel is about to be told what a name leads to, if to anything.
+    pub(super) fn learns(&self, directory: Ino, name: &[u8], told: Option<Belief>) {
+        self.beliefs.learns(directory, name, told);
+        let gone = self.places.learns(directory, name, told);
+        if !gone.is_empty() {
+            gone.into_iter().for_each(|(directory, name)| self.names.name(directory, name));
+            self.names.settle(REFUSED_WAIT);
+        }
+    }
+
+    /// A rename has ended, after which the kernel takes its names for these, as far as that is known.
+    pub(super) fn renamed(&self, names: [(Ino, &Name); 2], now: [Option<Belief>; 2]) {
+        self.beliefs.renamed(names, now);
+        for ((directory, name), belief) in names.into_iter().zip(now) {
+            if let Some(found) = belief.and_then(Belief::directory) {
+                self.places.put(found, directory, name);
+            }
         }
     }
 

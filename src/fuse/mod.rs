@@ -12,7 +12,9 @@
 //!    [`flusher`], [`bytes`].
 //! 8. Threads that nobody needs must not take turns with those that somebody does: [`readers`].
 //! 9. A rename must not put what the kernel remembers in the place of what it moves: [`beliefs`].
-//! 10. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
+//! 10. A look must find a directory where another host has put it, though renames hold the locks that the kernel needs
+//!     for that: [`places`].
+//! 11. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
 mod adapter;
 mod advisory;
@@ -27,6 +29,7 @@ mod errno;
 mod flusher;
 mod kernel_cache;
 mod known;
+mod lately;
 mod lock_flags;
 pub mod mount;
 mod names;
@@ -34,6 +37,7 @@ mod notices;
 mod opens;
 mod passthrough;
 mod pending;
+mod places;
 mod points;
 mod readers;
 mod renames;

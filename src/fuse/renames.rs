@@ -54,9 +54,9 @@ impl Asked {
         let Self { rename, taken_for: [source, target] } = self;
         let names = [(rename.parent, &rename.name), (rename.new_parent, &rename.new_name)];
         if source.is_surely(moved.there) && moved.back.is_none_or(|back| target.is_surely(back)) {
-            cache.beliefs.renamed(names, [moved.back.map(|_| *target), Some(*source)]);
+            cache.renamed(names, [moved.back.map(|_| *target), Some(*source)]);
         } else {
-            cache.beliefs.renamed(names, [None; 2]);
+            cache.renamed(names, [None; 2]);
             cache.distrust(names);
         }
     }
