@@ -42,6 +42,11 @@ impl Belief {
         self.last.filter(|_| self.is_directory)
     }
 
+    /// What the name is taken for.
+    pub(super) fn inode(self) -> Option<Ino> {
+        self.last
+    }
+
     #[cfg(test)]
     pub(super) fn directory_at(ino: Ino) -> Self {
         Self { last: Some(ino), is_directory: true, is_doubtful: false }

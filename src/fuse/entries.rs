@@ -78,8 +78,9 @@ impl Adapter {
     ) -> Result<()> {
         control::refuse(parent, bytes)?;
         let parent = Ino(parent.0);
-        remove(self.namespace(), parent, &name(bytes)?)?;
-        self.0.cache.beliefs.freed(parent, bytes.as_bytes());
+        let name = name(bytes)?;
+        remove(self.namespace(), parent, &name)?;
+        self.0.cache.freed(parent, &name);
         Ok(())
     }
 

@@ -32,8 +32,10 @@
 //!    that the kernel is given lasts longer than the cache's time to live, and names are let go of one by one, by threads
 //!    that may wait.
 //!    After a gap the kernel is told of the bytes of every file that it has open.
-//!    What a rename moves beside what the kernel knows is told apart by what it was told ([`Beliefs`]). Who is refused as in
-//!    4. all the same looks again, and finds the directory when all is let go of that was told below it ([`Places`]).
+//!    What a rename moves beside what the kernel knows is told apart by what it was told ([`Beliefs`]). Whether it has an
+//!    old place for a directory (4.) is known by that, too: then it lets go of what is below before it is told the new
+//!    one ([`Places`]), by FUSE_NOTIFY_PRUNE (Linux 6.18), which takes no lock of a directory and leaves alone what is in
+//!    use.
 //! 7. A map ends where the kernel thinks that the file ends, and a fault does not ask. Who opens a file, asks for its size
 //!    and maps it is to find all that was closed before. So a late notice must not overtake the answer of that size: an open
 //!    notes the version that it has found ([`KernelCache::opened`]), and notices up to it are not passed on any more.
@@ -44,10 +46,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use fuser::{FopenFlags, INodeNo, InitFlags, Notifier};
+use fuser::{FopenFlags, InitFlags, Notifier};
 use parking_lot::RwLock;
 
 use super::beliefs::{Belief, Beliefs};
+use super::connection::Connection;
 use super::convert::FOREVER;
 use super::known::{Given, Known, Shard};
 use super::names::Names;
@@ -78,9 +81,6 @@ fn left_of(ttl: Duration, asked: Instant) -> Duration {
 
 /// Nobody waits longer until another kernel has let go of the names of a directory that was moved.
 const SETTLE_WAIT: Duration = Duration::from_millis(20);
-/// Who looks again at such a directory waits no longer until his own kernel has let go of the names below it: most of them
-/// are gone at once, and the thread that waits could answer others.
-const REFUSED_WAIT: Duration = Duration::from_millis(5);
 
 /// The account of one kernel.
 pub(super) struct KernelCache {
@@ -99,20 +99,6 @@ pub(super) struct KernelCache {
     /// How often this kernel was told of a change through another mount.
     told: AtomicU64,
 }
-
-/// The way to the kernel, while the mount is there.
-struct Connection {
-    notifier: Notifier,
-    device: OwnedFd,
-    has_epochs: bool,
-}
-
-/// `struct fuse_out_header` of <linux/fuse.h> with a notice's code in the place of the error: 16 bytes.
-const INC_EPOCH: [u8; 16] = {
-    const FUSE_NOTIFY_INC_EPOCH: u32 = 8;
-    let ([a, b, c, d], [e, f, g, h]) = (16u32.to_ne_bytes(), FUSE_NOTIFY_INC_EPOCH.to_ne_bytes());
-    [a, b, c, d, e, f, g, h, 0, 0, 0, 0, 0, 0, 0, 0]
-};
 
 impl KernelCache {
     /// Without a kernel yet.
@@ -136,8 +122,8 @@ impl KernelCache {
 
     /// From here on there is a kernel to tell, through `device`.
     pub(super) fn attach(&self, notifier: Notifier, device: OwnedFd) -> io::Result<()> {
-        let has_epochs = next_epoch(&device).is_ok();
-        if self.sharing != Sharing::Alone && !has_epochs {
+        let connection = Connection::new(notifier.clone(), device);
+        if self.sharing != Sharing::Alone && !connection.has_epochs() {
             log::warn!(
                 "this kernel has no FUSE_NOTIFY_INC_EPOCH (Linux 6.16): it may keep no names while several mount \
                  points are served, and asks for each every time"
@@ -146,8 +132,8 @@ impl KernelCache {
         if self.sharing != Sharing::Alone {
             self.names.start(&notifier)?;
         }
-        self.notices.start(notifier.clone())?;
-        *self.connection.write() = Some(Connection { notifier, device, has_epochs });
+        self.notices.start(notifier)?;
+        *self.connection.write() = Some(connection);
         Ok(())
     }
 
@@ -173,7 +159,7 @@ impl KernelCache {
 
     /// How long the kernel may keep what it is told of a name, for which it asked at `asked`.
     pub(super) fn name_ttl(&self, asked: Instant) -> Duration {
-        let has_epochs = || self.connection.read().as_ref().is_some_and(|connection| connection.has_epochs);
+        let has_epochs = || self.connection.read().as_ref().is_some_and(Connection::has_epochs);
         match self.sharing {
             Sharing::Alone => FOREVER,
             Sharing::Several if has_epochs() => FOREVER,
@@ -265,21 +251,24 @@ impl KernelCache {
     /// The kernel is about to be told what a name leads to, if to anything.
     pub(super) fn learns(&self, directory: Ino, name: &[u8], told: Option<Belief>) {
         self.beliefs.learns(directory, name, told);
-        let gone = self.places.learns(directory, name, told);
-        if !gone.is_empty() {
-            gone.into_iter().for_each(|(directory, name)| self.names.name(directory, name));
-            self.names.settle(REFUSED_WAIT);
+        if let Some(below) = self.places.learns(directory, name, told)
+            && let Some(connection) = &*self.connection.read()
+        {
+            below.names.into_iter().for_each(|(directory, name)| self.names.name(directory, name));
+            connection.unused(&below.inodes);
         }
+    }
+
+    /// The kernel knows that a name is free, since it has freed it.
+    pub(super) fn freed(&self, directory: Ino, name: &Name) {
+        self.beliefs.freed(directory, name.as_bytes());
+        self.places.learns(directory, name.as_bytes(), None);
     }
 
     /// A rename has ended, after which the kernel takes its names for these, as far as that is known.
     pub(super) fn renamed(&self, names: [(Ino, &Name); 2], now: [Option<Belief>; 2]) {
         self.beliefs.renamed(names, now);
-        for ((directory, name), belief) in names.into_iter().zip(now) {
-            if let Some(found) = belief.and_then(Belief::directory) {
-                self.places.put(found, directory, name);
-            }
-        }
+        self.places.renamed(names, now);
     }
 
     /// The kernel is about to be told that a file is open.
@@ -300,7 +289,7 @@ impl KernelCache {
     /// name again, or soon for these where it can only be told of them one by one.
     pub(super) fn distrust(&self, names: [(Ino, &Name); 2]) {
         match &*self.connection.read() {
-            Some(connection) if connection.has_epochs => connection.names(),
+            Some(connection) if connection.has_epochs() => connection.names(),
             _ => names.iter().for_each(|(directory, name)| self.names.name(*directory, (*name).clone())),
         }
     }
@@ -401,29 +390,6 @@ impl Listener for KernelCache {
     }
 }
 
-impl Connection {
-    /// Every name that the kernel has looked up before is to be asked for again.
-    fn names(&self) {
-        if self.has_epochs
-            && let Err(error) = next_epoch(&self.device)
-        {
-            log::debug!("the kernel was not told that names have changed: {error}");
-        }
-    }
-
-    /// What the kernel knows of the attributes of `ino` is old. A negative offset: no pages, and so no lock to wait for.
-    fn attributes(&self, ino: Ino) {
-        if let Err(error) = self.notifier.inval_inode(INodeNo(ino.0), -1, 0) {
-            log::debug!("the kernel was not told of inode {ino}: {error}");
-        }
-    }
-}
-
-fn next_epoch(device: &OwnedFd) -> io::Result<()> {
-    rustix::io::write(device, &INC_EPOCH)?;
-    Ok(())
-}
-
 /// Whether a write gives a directory another place.
 fn moves_directory(write: &Write) -> bool {
     matches!(write, Write::Merge(_, delta) if delta.reparent.is_some())
@@ -458,13 +424,6 @@ mod tests {
         cache.close_file(Ino(8));
         cache.notice(&Notice::Lost);
         assert_eq!([7, 8, 9].map(|ino| cache.notices.is_queued(Ino(ino))), [true, false, false]);
-    }
-
-    #[test]
-    fn the_notice_is_a_header_alone() {
-        assert_eq!(INC_EPOCH[..4], 16u32.to_ne_bytes());
-        assert_eq!(INC_EPOCH[4..8], 8u32.to_ne_bytes());
-        assert_eq!(INC_EPOCH[8..], [0; 8]);
     }
 
     #[test]

@@ -12,8 +12,8 @@
 //!    [`flusher`], [`bytes`].
 //! 8. Threads that nobody needs must not take turns with those that somebody does: [`readers`].
 //! 9. A rename must not put what the kernel remembers in the place of what it moves: [`beliefs`].
-//! 10. A look must find a directory where another host has put it, though renames hold the locks that the kernel needs
-//!     for that: [`places`].
+//! 10. A look must find a directory where another host has put it, though renames hold the lock that the kernel needs for
+//!     that: [`places`].
 //! 11. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
 mod adapter;
@@ -21,6 +21,7 @@ mod advisory;
 pub mod attach;
 mod beliefs;
 mod bytes;
+mod connection;
 pub mod control;
 mod convert;
 mod descriptors;

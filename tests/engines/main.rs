@@ -12,6 +12,7 @@ mod failover;
 mod in_doubt;
 mod kept;
 mod maps;
+mod moved;
 mod opens;
 mod opensearch;
 mod postgres;
