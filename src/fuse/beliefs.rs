@@ -69,6 +69,9 @@ pub(super) struct Beliefs {
     state: Option<Mutex<Lately<Part>>>,
 }
 
+/// The least time for which a belief is kept, though the kernel may keep none for so long: replies can be slow to arrive.
+const PERIOD_MIN: Duration = Duration::from_secs(1);
+
 type Part = HashMap<Place, Belief, RandomState>;
 
 /// So many are kept in each part, as a table of 2^17 places takes, of some 40 bytes each.
@@ -77,7 +80,7 @@ const NAMES_MAX: usize = (1 << 17) / 8 * 7;
 impl Beliefs {
     /// Of a kernel that keeps names for `ttl` though other hosts may change them, if it does.
     pub(super) fn new(ttl: Option<Duration>) -> Self {
-        Self { state: ttl.map(|ttl| Mutex::new(Lately::new(ttl))) }
+        Self { state: ttl.map(|ttl| Mutex::new(Lately::new((ttl * 2).max(PERIOD_MIN)))) }
     }
 
     /// Whether other hosts may mislead the kernel; if not, nothing is noted here.

@@ -37,8 +37,12 @@ impl Connection {
         }
     }
 
-    /// What is not in use of these, in this order, is to be let go of: dentries, and what is known of the inodes. In vain
-    /// before Linux 6.18.
+    /// Whether [`Connection::unused`] reaches it (Linux 6.18).
+    pub(super) fn has_prune(&self) -> bool {
+        self.has_prune
+    }
+
+    /// What is not in use of these is to be let go of, in this order.
     pub(super) fn unused(&self, inodes: &[Ino]) {
         if self.has_prune
             && let Err(error) = self.send(&prune(inodes))

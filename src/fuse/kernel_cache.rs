@@ -33,8 +33,8 @@
 //!    that may wait.
 //!    After a gap the kernel is told of the bytes of every file that it has open.
 //!    What a rename moves beside what the kernel knows is told apart by what it was told ([`Beliefs`]). Whether it has an
-//!    old place for a directory (4.) is known by that, too: then it lets go of what is below before it is told the new
-//!    one ([`Places`]), by FUSE_NOTIFY_PRUNE (Linux 6.18), which takes no lock of a directory and leaves alone what is in
+//!    old place for a directory (4.) is known by [`Known`]: then it lets go of what is below before it is told the new
+//!    one ([`Below`]), by FUSE_NOTIFY_PRUNE (Linux 6.18), which takes no lock of a directory and leaves alone what is in
 //!    use.
 //! 7. A map ends where the kernel thinks that the file ends, and a fault does not ask. Who opens a file, asks for its size
 //!    and maps it is to find all that was closed before. So a late notice must not overtake the answer of that size: an open
@@ -50,12 +50,12 @@ use fuser::{FopenFlags, InitFlags, Notifier};
 use parking_lot::RwLock;
 
 use super::beliefs::{Belief, Beliefs};
+use super::below::Below;
 use super::connection::Connection;
 use super::convert::FOREVER;
 use super::known::{Given, Known, Shard};
 use super::names::Names;
 use super::notices::Notices;
-use super::places::Places;
 use crate::ambient;
 use crate::document::{Ino, Key, Name, Version};
 use crate::namespace::Watcher;
@@ -92,8 +92,8 @@ pub(super) struct KernelCache {
     names: Names,
     /// What it takes names for that other hosts may change.
     pub(super) beliefs: Beliefs,
-    /// What it must let go of to find a directory where other hosts have put it.
-    places: Places,
+    /// What it is to let go of to find a directory where another host has put it.
+    below: Below,
     /// Whether names of directories that were moved may still be on their way.
     unsettled: AtomicBool,
     /// How often this kernel was told of a change through another mount.
@@ -114,7 +114,7 @@ impl KernelCache {
             notices: Notices::new(),
             names: Names::new(),
             beliefs: Beliefs::new(misled),
-            places: Places::new(misled),
+            below: Below::new(misled.is_some()),
             unsettled: AtomicBool::new(false),
             told: AtomicU64::new(0),
         }
@@ -251,24 +251,35 @@ impl KernelCache {
     /// The kernel is about to be told what a name leads to, if to anything.
     pub(super) fn learns(&self, directory: Ino, name: &[u8], told: Option<Belief>) {
         self.beliefs.learns(directory, name, told);
-        if let Some(below) = self.places.learns(directory, name, told)
-            && let Some(connection) = &*self.connection.read()
+        let connection = self.connection.read();
+        let Some(connection) = connection.as_ref().filter(|connection| connection.has_prune()) else {
+            return;
+        };
+        self.below.learns(directory, name, told);
+        if let Some(found) = told.and_then(Belief::directory)
+            && self.known.found_in(found, directory)
         {
-            below.names.into_iter().for_each(|(directory, name)| self.names.name(directory, name));
-            connection.unused(&below.inodes);
+            let unused = self.below.take(found);
+            unused.names.into_iter().for_each(|(directory, name)| self.names.name(directory, name));
+            connection.unused(&unused.inodes);
         }
     }
 
     /// The kernel knows that a name is free, since it has freed it.
     pub(super) fn freed(&self, directory: Ino, name: &Name) {
         self.beliefs.freed(directory, name.as_bytes());
-        self.places.learns(directory, name.as_bytes(), None);
+        self.below.learns(directory, name.as_bytes(), None);
     }
 
     /// A rename has ended, after which the kernel takes its names for these, as far as that is known.
     pub(super) fn renamed(&self, names: [(Ino, &Name); 2], now: [Option<Belief>; 2]) {
         self.beliefs.renamed(names, now);
-        self.places.renamed(names, now);
+        self.below.renamed(names, now);
+        for ((directory, _), belief) in names.into_iter().zip(now) {
+            if let Some(found) = belief.and_then(Belief::directory) {
+                self.known.put_into(found, directory);
+            }
+        }
     }
 
     /// The kernel is about to be told that a file is open.

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::ambient;
 use crate::document::{Ino, Version};
 
 const SHARDS: usize = 64;
@@ -23,7 +25,19 @@ pub(super) struct Given {
     opens: u64,
     /// The newest version of it that an open has found, after which the kernel was told to ask again.
     pub(super) opened: Version,
+    /// Of a directory: where it was told that it is.
+    place: Option<Place>,
 }
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    directory: Ino,
+    /// When it was told so first, if it was told another one before.
+    moved: Option<Instant>,
+}
+
+/// For so long a kernel may not have accepted that a directory is in another one.
+const MOVED_FOR: Duration = Duration::from_secs(10);
 
 impl Given {
     /// Whether the kernel may use pages of it before it drops them by itself, which it does when it opens a file anew. A
@@ -58,6 +72,28 @@ impl Known {
         let mut shard = self.of(ino);
         let given = shard.entry(ino).or_default();
         *given = Given { times: given.times + 1, is_file, ..*given };
+    }
+
+    /// It is about to be told in which directory this one is. Returns whether that is another one than it was told before,
+    /// now or lately.
+    pub(super) fn found_in(&self, ino: Ino, directory: Ino) -> bool {
+        let mut shard = self.of(ino);
+        let Some(given) = shard.get_mut(&ino) else { return false };
+        let now = ambient::monotonic();
+        let moved = match given.place {
+            Some(before) if before.directory != directory => Some(now),
+            Some(before) => before.moved.filter(|since| now.duration_since(*since) < MOVED_FOR),
+            None => None,
+        };
+        given.place = Some(Place { directory, moved });
+        moved.is_some()
+    }
+
+    /// It has itself put a directory into this one.
+    pub(super) fn put_into(&self, ino: Ino, directory: Ino) {
+        if let Some(given) = self.of(ino).get_mut(&ino) {
+            given.place = Some(Place { directory, moved: None });
+        }
     }
 
     /// It has forgotten an inode that it was given so often.
@@ -111,6 +147,28 @@ mod tests {
         known.take_back(Ino(7), 1);
         known.give(Ino(7), true);
         assert!(known.get(Ino(7)).is_some(), "what was taken back too often does not count");
+    }
+
+    #[test]
+    fn a_directory_is_found_elsewhere_until_that_must_be_known() {
+        let (known, moved) = (Known::new(), Ino(7));
+        let found_in = |directory| known.found_in(moved, Ino(directory));
+        assert!(!found_in(2) && !found_in(3), "the kernel does not have it");
+        known.give(moved, false);
+        assert!(!found_in(2) && !found_in(2));
+        assert!(found_in(3) && found_in(3));
+        let since = |given: &Given| given.place.and_then(|place| place.moved);
+        let mut shard = known.of(moved);
+        let given = shard.get_mut(&moved).unwrap();
+        let long_ago = since(given).unwrap().checked_sub(MOVED_FOR);
+        given.place = given.place.map(|place| Place { moved: long_ago, ..place });
+        drop(shard);
+        assert!(!found_in(3));
+        known.put_into(moved, Ino(4));
+        assert!(!found_in(4), "the kernel has put it there itself");
+        known.take_back(moved, 1);
+        known.give(moved, false);
+        assert!(!found_in(3), "the kernel had forgotten it");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::ambient;
 
-/// In two parts, of which the old one is dropped as a whole: nothing is kept for less than one period, unless there is more
-/// than its part may have, and nothing for more than two.
+/// In two parts, of which the old one is dropped as a whole when something is added: nothing is kept for less than one
+/// period, unless there is more than a part may have.
 pub(super) struct Lately<Part> {
     period: Duration,
     begun: Instant,
@@ -13,13 +13,8 @@ pub(super) struct Lately<Part> {
     pub(super) old: Part,
 }
 
-/// The least period, though the kernel may go by nothing for so long: replies can be slow to arrive.
-const PERIOD_MIN: Duration = Duration::from_secs(1);
-
 impl<Part: Default> Lately<Part> {
-    /// Of a kernel that keeps names for `ttl` though other hosts may change them.
-    pub(super) fn new(ttl: Duration) -> Self {
-        let period = (ttl * 2).max(PERIOD_MIN);
+    pub(super) fn new(period: Duration) -> Self {
         Self { period, begun: ambient::monotonic(), new: Part::default(), old: Part::default() }
     }
 

@@ -13,13 +13,14 @@
 //! 8. Threads that nobody needs must not take turns with those that somebody does: [`readers`].
 //! 9. A rename must not put what the kernel remembers in the place of what it moves: [`beliefs`].
 //! 10. A look must find a directory where another host has put it, though renames hold the lock that the kernel needs for
-//!     that: [`places`].
+//!     that: [`below`].
 //! 11. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
 mod adapter;
 mod advisory;
 pub mod attach;
 mod beliefs;
+mod below;
 mod bytes;
 mod connection;
 pub mod control;
@@ -38,7 +39,6 @@ mod notices;
 mod opens;
 mod passthrough;
 mod pending;
-mod places;
 mod points;
 mod readers;
 mod renames;

@@ -4,6 +4,7 @@
 //! that waits for a lock of the tree runs for as long as the lock is held.
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
 
 use serde_json::Value;
 
@@ -33,8 +34,7 @@ fn a_look_finds_what_was_moved_while_a_rename_waits(two: Two) {
     for file in ["from/x", "old/moved/lower/file"] {
         File::create_new(here.join(file)).unwrap();
     }
-    assert!(!here.join("old/moved/lower/free").exists());
-    let used = File::open(here.join("old/moved/lower/file")).unwrap();
+    let used = ["old/moved/lower", "old/moved/lower/file"].map(|path| File::open(here.join(path)).unwrap());
     until("the other host sees it", || there.join("held").exists());
     let held = Held::exclusive(&there.join("held"));
     std::thread::scope(|scope| {
@@ -44,9 +44,12 @@ fn a_look_finds_what_was_moved_while_a_rename_waits(two: Two) {
         until("the notice has come", || !here.join("old/moved").exists());
         let refused = fs::metadata(here.join("new/moved")).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ESTALE), "nothing keeps the kernel from moving it");
+        let free = format!("/proc/self/fd/{}/free", used[0].as_raw_fd());
+        assert!(!fs::exists(free).unwrap());
         drop(used);
         if kernel_takes_prunes() {
-            fs::metadata(here.join("new/moved/lower/file")).expect("a look at what was moved");
+            until("what was moved is found", || here.join("new/moved/lower/file").exists());
+            assert!(!rename.is_finished(), "the rename did not wait for so long");
         } else {
             skipped("a look at what was moved while a rename waits needs Linux 6.18");
         }

@@ -49,10 +49,11 @@ pub(super) fn sql(parts: &Parts, durability: Durability) -> String {
     format!("WITH {} SELECT {}", expressions.join(", "), verdicts.join(", "))
 }
 
-/// Which part the verdict that a message quotes is about.
+/// Which part the verdict that a message quotes is about. Each language quotes in its own way.
 pub(super) fn part_of(message: &str) -> Option<usize> {
     let (_, at) = message.rsplit_once(" at ")?;
-    at.trim_end_matches('"').parse().ok()
+    let end = at.find(|c: char| !c.is_ascii_digit()).unwrap_or(at.len());
+    at[..end].parse().ok()
 }
 
 /// The text between parameters, and each parameter's number with the text behind it.
@@ -98,8 +99,12 @@ mod tests {
 
     #[test]
     fn a_verdict_names_its_part() {
-        let quoted = "invalid input syntax for type bigint: \"lockwood: the document has changed at 12\"";
-        assert_eq!(part_of(quoted), Some(12));
+        for quoted in [
+            "invalid input syntax for type bigint: \"lockwood: the document has changed at 12\"",
+            "ungültige Eingabesyntax für Typ bigint: »lockwood: the document has changed at 12«",
+        ] {
+            assert_eq!(part_of(quoted), Some(12));
+        }
         assert_eq!(part_of("lockwood: the connection was given up"), None);
     }
 }
