@@ -250,6 +250,9 @@ impl KernelCache {
 
     /// The kernel is about to be told what a name leads to, if to anything.
     pub(super) fn learns(&self, directory: Ino, name: &[u8], told: Option<Belief>) {
+        if !self.beliefs.matter() {
+            return;
+        }
         self.beliefs.learns(directory, name, told);
         let connection = self.connection.read();
         let Some(connection) = connection.as_ref().filter(|connection| connection.has_prune()) else {
