@@ -12,6 +12,7 @@
 //! refused, it lets go of what it was told of the directory and of all below it, as far as that is not in use. What it keeps
 //! below since long before is not known here any more.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -84,18 +85,17 @@ impl Below {
 
 impl Lately<Part> {
     fn learn(&mut self, directory: Ino, name: Name, told: Option<Belief>) {
-        self.forget(directory, &name);
-        let part = self.part(|part| part.count >= NAMES_MAX);
-        part.directories.entry(directory).or_default().insert(name, told);
-        part.count += 1;
+        self.part(|part| part.count >= NAMES_MAX);
+        // Behind that, which may make the old part of the new one.
+        let Self { new: part, old, .. } = self;
+        old.forget(directory, &name);
+        let is_new = part.directories.entry(directory).or_default().insert(name, told).is_none();
+        part.count += usize::from(is_new);
     }
 
     fn forget(&mut self, directory: Ino, name: &Name) {
-        for part in [&mut self.new, &mut self.old] {
-            let is_known =
-                part.directories.get_mut(&directory).is_some_and(|names| names.remove(name).is_some());
-            part.count -= usize::from(is_known);
-        }
+        self.new.forget(directory, name);
+        self.old.forget(directory, name);
     }
 
     fn take(&mut self, directory: Ino) -> Unused {
@@ -107,9 +107,7 @@ impl Lately<Part> {
             }
             unused.inodes.push(directory);
             for part in [&mut self.new, &mut self.old] {
-                let Some(names) = part.directories.get_mut(&directory) else { continue };
-                let before = names.len();
-                names.retain(|name, told| {
+                part.keep(directory, |name, told| {
                     match told.map(|told| (told.directory(), told.inode())) {
                         Some((Some(found), _)) => rest.push(found),
                         Some((None, found)) => unused.inodes.extend(found),
@@ -117,11 +115,31 @@ impl Lately<Part> {
                     }
                     told.is_some()
                 });
-                part.count -= before - names.len();
             }
         }
         unused.inodes.reverse();
         unused
+    }
+}
+
+impl Part {
+    fn forget(&mut self, directory: Ino, name: &Name) {
+        let Entry::Occupied(mut names) = self.directories.entry(directory) else { return };
+        self.count -= usize::from(names.get_mut().remove(name).is_some());
+        if names.get().is_empty() {
+            names.remove();
+        }
+    }
+
+    /// Keeps some of the names in a directory.
+    fn keep(&mut self, directory: Ino, mut is_kept: impl FnMut(&Name, &Option<Belief>) -> bool) {
+        let Entry::Occupied(mut names) = self.directories.entry(directory) else { return };
+        let before = names.get().len();
+        names.get_mut().retain(|name, told| is_kept(name, told));
+        self.count -= before - names.get().len();
+        if names.get().is_empty() {
+            names.remove();
+        }
     }
 }
 

@@ -44,9 +44,7 @@ impl Connection {
 
     /// What is not in use of these is to be let go of, in this order.
     pub(super) fn unused(&self, inodes: &[Ino]) {
-        if self.has_prune
-            && let Err(error) = self.send(&prune(inodes))
-        {
+        if let Err(error) = self.send(&prune(inodes)) {
             log::debug!("the kernel was not told to let go of what it does not use: {error}");
         }
     }
