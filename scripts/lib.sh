@@ -138,7 +138,14 @@ unmount() {
     if is_mounted "$1"; then force_unmount "$1"; fi
 }
 
-force_unmount() { fusermount3 -uz "$1" 2>/dev/null || as_root umount -l "$1"; }
+# force_unmount DIR: at once, and whoever waits there is told so.
+force_unmount() {
+    if [ "$(id -u)" -eq 0 ]; then
+        umount -f -l "$1"
+    else
+        fusermount3 -uz "$1" 2>/dev/null || as_root umount -f -l "$1"
+    fi
+}
 
 # Whether something is mounted there, alive or dead.
 is_mounted() { mounts_below "$1" | grep -qxF -- "$(realpath -m "$1")"; }

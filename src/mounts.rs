@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, test_kill_process, waitpid,
+};
 
 use crate::ambient;
 
@@ -58,6 +60,12 @@ pub fn elsewhere(gone: &MountEntry) -> Option<Elsewhere> {
         let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         pids.find_map(|pid| Some(Elsewhere::Apart(pid, seen(&pid.to_string())?)))
     })
+}
+
+/// Whether there is a process with this number, also where others' are hidden.
+pub fn is_there(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// The type of Lockwood's mounts in the mount table.

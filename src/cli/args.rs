@@ -31,6 +31,8 @@ pub(super) enum Verb {
     Format(Format),
     Mount(Mount),
     Umount(Umount),
+    #[command(hide = true)]
+    Keep(Keep),
     Locks(Locks),
     Lock(Lock),
     Break(Break),
@@ -169,13 +171,32 @@ pub(super) struct Mount {
 
 /// Unmount, and wait until the mount's session has ended; after the last mount, until the store is closed.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  lockwood umount /mnt/tree")]
+#[command(after_help = "\
+Examples:
+  lockwood umount /mnt/tree
+  lockwood umount --force /mnt/tree        its daemon stands still, and programs wait for it")]
 pub(super) struct Umount {
     /// The mount point
     pub(super) mount_point: PathBuf,
     /// Take the tree away now; programs that use it go on until they close their files
     #[arg(long)]
     pub(super) lazy: bool,
+    /// Take the tree away now, and end with an error what programs ask for and wait for there; also where else the
+    /// same mount is seen, by mount --bind
+    #[arg(long, conflicts_with = "lazy")]
+    pub(super) force: bool,
+}
+
+/// Stand by a daemon; what `mount` starts beside itself.
+#[derive(Debug, Args)]
+pub(super) struct Keep {
+    /// The process that serves the mount
+    pub(super) daemon: i32,
+    /// The mount point
+    pub(super) mount_point: PathBuf,
+    /// Where to say that it has died; else on standard error
+    #[arg(long)]
+    pub(super) log: Option<PathBuf>,
 }
 
 /// List the locks that are held, by whom, since when and why.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use signal_hook::consts::SIGXFSZ;
 
 use super::Failure;
@@ -97,6 +97,14 @@ pub(super) fn lift_limits() {
     }
 }
 
+/// Leaves no core when this process dies. A core is written when all threads have stopped, and one may wait in the kernel
+/// until the keeper hears of the death (see [`super::keeper`]); nor should passwords and files lie about in one.
+pub(super) fn dump_no_core() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        log::warn!("this process may leave a core when it dies: {error}");
+    }
+}
+
 /// Tells whoever waits in [`start`] that the tree is there, and lets go of what it was started with.
 pub(super) fn ready() -> io::Result<()> {
     let mut stdout = io::stdout();
@@ -136,14 +144,19 @@ pub(super) fn log_path(
     Ok(directory.join(format!("{name}.log")))
 }
 
+/// Sets a log aside that has grown too large, before a daemon begins to write to it.
+pub(super) fn rotate(log: &Path) -> io::Result<()> {
+    match fs::metadata(log) {
+        Ok(found) if found.len() > LOG_BYTES_MAX => fs::rename(log, log.with_extension("old")),
+        _ => Ok(()), // What is wrong with it is found when it is opened.
+    }
+}
+
 /// Logs to `path` from here on, or to standard error.
 pub(super) fn log_to(path: Option<&Path>) -> Result<(), Failure> {
     let mut builder = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(LOG_FILTER));
     builder.format_timestamp_millis();
     if let Some(path) = path {
-        if fs::metadata(path).is_ok_and(|m| m.len() > LOG_BYTES_MAX) {
-            fs::rename(path, path.with_extension("old"))?;
-        }
         let file = OpenOptions::new().create(true).append(true).open(path);
         let file = file.map_err(|e| format!("the log {}: {e}", path.display()))?;
         builder.target(env_logger::Target::Pipe(Box::new(file)));

@@ -6,6 +6,7 @@
 mod args;
 mod commands;
 mod daemon;
+mod keeper;
 mod lock_servers;
 mod options;
 mod output;
@@ -39,6 +40,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Format(format) => commands::format::run(format),
         Verb::Mount(mount) => commands::mount::run(mount),
         Verb::Umount(umount) => commands::umount::run(umount),
+        Verb::Keep(keep) => keeper::run(keep),
         Verb::Locks(locks) => commands::locks::run(locks),
         Verb::Lock(lock) => commands::lock::run(lock),
         Verb::Break(arguments) => commands::breaking::run(arguments),

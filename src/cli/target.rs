@@ -184,7 +184,8 @@ pub(super) fn is_dead(mount_point: &Path) -> Result<bool, Failure> {
         Daemon::HasDied => Ok(true),
         Daemon::IsSilent => Err(format!(
             "{0}: the daemon of this mount has not answered for {1} s: it is stopped, or all its threads wait for its \
-             store; let it go on, or take the mount away with: lockwood umount --lazy {0}",
+             store; let it go on, or take the mount away with: lockwood umount --lazy {0}; or, if programs wait for it that \
+             shall not, with: lockwood umount --force {0}",
             mount_point.display(),
             mounts::ANSWER_WAIT.as_secs()
         )

@@ -15,6 +15,7 @@ use fuser::{Config, Filesystem, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use super::abort::Abort;
 use super::mount::FS_TYPE;
 
 /// Mounts `filesystem` as `source` at `mount_point`.
@@ -109,6 +110,21 @@ pub fn unmount(mount_point: &Path) -> io::Result<()> {
 /// The kernel's.
 pub fn detach(mount_point: &Path) -> io::Result<()> {
     with_helper(mount_point, UnmountFlags::DETACH, &["-z"])
+}
+
+/// Takes the tree away, and ends what is asked for and waited for there with an error, also where else it is mounted. The
+/// daemon is not needed.
+///
+/// # Errors
+/// The kernel's, or that this user may not; see [`Abort::of`].
+pub fn force(mount_point: &Path) -> io::Result<()> {
+    match rustix::mount::unmount(mount_point, UnmountFlags::FORCE | UnmountFlags::DETACH) {
+        Err(Errno::PERM) => {
+            Abort::of(mount_point)?.abort()?;
+            detach(mount_point)
+        }
+        taken => Ok(taken?),
+    }
 }
 
 fn with_helper(mount_point: &Path, flags: UnmountFlags, helper: &[&str]) -> io::Result<()> {

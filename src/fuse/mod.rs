@@ -16,6 +16,7 @@
 //!     that: [`below`].
 //! 11. Locks, sessions and documents are shown as files beside the tree, to the mount's owner alone: [`control`].
 
+pub mod abort;
 mod adapter;
 mod advisory;
 pub mod attach;

@@ -1,5 +1,6 @@
 //! Mounts from their beginning to their end: one store, one process, one mount or several.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use fuser::{Config, MountOption, Session, SessionACL};
 use parking_lot::Mutex;
 
+use super::abort::Abort;
 use super::adapter::{Adapter, Shared};
 use super::attach;
 use super::control::{Control, MountFacts};
@@ -134,6 +136,8 @@ struct Tree {
     session: Session<InTurn<Adapter>>,
     shared: Arc<Shared>,
     mount_point: PathBuf,
+    /// What ends its connection; this user may not be allowed to.
+    abort: io::Result<Arc<Abort>>,
 }
 
 /// Mounts: opens the store, recovers what a crash left, and attaches the tree everywhere. Requests wait until
@@ -158,7 +162,9 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
     for (shared, mount_point) in all.iter().zip(&mount_points) {
         match start_session(request, mount_point, shared) {
             Ok(session) => {
-                trees.push(Tree { session, shared: Arc::clone(shared), mount_point: mount_point.clone() });
+                let abort = Abort::of(mount_point).map(Arc::new);
+                let (shared, mount_point) = (Arc::clone(shared), mount_point.clone());
+                trees.push(Tree { session, shared, mount_point, abort });
             }
             Err(refused) => {
                 detach_all(trees);
@@ -315,6 +321,20 @@ fn host_name() -> String {
 }
 
 impl Mounted {
+    /// The mount points, and for each the file that ends its connection to the kernel when something is written to it, or
+    /// why there is none.
+    pub fn aborts(&self) -> impl Iterator<Item = (&Path, io::Result<File>)> {
+        self.trees.iter().map(|tree| {
+            (
+                tree.mount_point.as_path(),
+                match &tree.abort {
+                    Ok(abort) => abort.file(),
+                    Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+                },
+            )
+        })
+    }
+
     /// Serves requests until the tree is unmounted everywhere or the process is told to stop; then closes the store. Each
     /// mount's session ends with it.
     ///
@@ -322,7 +342,8 @@ impl Mounted {
     /// [`MountError`], the first; the store is recovered by the next mount then.
     pub fn serve(self) -> Result<(), MountError> {
         let Self { trees, source } = self;
-        let served: Vec<_> = trees.iter().map(|tree| Served::at(tree.mount_point.clone())).collect();
+        let served = |tree: &Tree| Served::at(tree.mount_point.clone(), tree.abort.as_ref().ok().cloned());
+        let served: Vec<_> = trees.iter().map(served).collect();
         let stopper = Stopper::start(served.clone());
         let source = Arc::new(Mutex::new(source));
         let mut threads = Vec::new();
@@ -351,7 +372,7 @@ impl Mounted {
 impl Tree {
     /// Serves one mount to its end, and ends its session.
     fn serve(self, served: &Served, source: &Mutex<OpenSource>) -> Result<(), MountError> {
-        let Self { session, shared, mount_point } = self;
+        let Self { session, shared, mount_point, .. } = self;
         let outcome = session.run();
         served.end();
         // While it has its locks.

@@ -41,9 +41,12 @@ fn usable_mount_point(path: &Path) -> Result<PathBuf, MountError> {
     match mounts::daemon(path, mounts::ANSWER_WAIT).map_err(|e| unusable(e.to_string()))? {
         Daemon::Answers => {}
         Daemon::IsSilent => {
+            let command = if mounts::is_ours(path) { "lockwood umount --force" } else { "umount -f -l" };
             return Err(unusable(format!(
-                "what is mounted there has not answered for {} s; let its daemon go on, or take it away with: umount -l",
-                mounts::ANSWER_WAIT.as_secs()
+                "what is mounted there has not answered for {} s; let its daemon go on, or take it away with: \
+                 {command} {}",
+                mounts::ANSWER_WAIT.as_secs(),
+                path.display()
             )));
         }
         Daemon::HasDied => {

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::mount::MountFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
 
+use super::abort::Abort;
 use super::attach;
-use crate::{ambient, mounts};
+use crate::ambient;
 
 /// How long a stop waits for programs that still use the tree before it ends their requests.
 const STOP_WAIT: Duration = Duration::from_secs(10);
@@ -21,13 +21,14 @@ const STOP_POLL: Duration = Duration::from_millis(20);
 /// A mount that is served, or was.
 pub(super) struct Served {
     mount_point: PathBuf,
+    abort: Option<Arc<Abort>>,
     /// Whether requests are served no more.
     ended: AtomicBool,
 }
 
 impl Served {
-    pub(super) fn at(mount_point: PathBuf) -> Arc<Self> {
-        Arc::new(Self { mount_point, ended: AtomicBool::new(false) })
+    pub(super) fn at(mount_point: PathBuf, abort: Option<Arc<Abort>>) -> Arc<Self> {
+        Arc::new(Self { mount_point, abort, ended: AtomicBool::new(false) })
     }
 
     pub(super) fn end(&self) {
@@ -73,7 +74,6 @@ impl Stopper {
 /// Takes the trees away, and if programs still use them after a while ends what they ask for.
 fn stop(mounts: &[Arc<Served>]) {
     let served = || mounts.iter().filter(|mount| mount.goes_on());
-    let devices: Vec<_> = served().map(|mount| (mount, device_of(&mount.mount_point))).collect();
     for mount in served() {
         take_away(&mount.mount_point);
     }
@@ -84,9 +84,11 @@ fn stop(mounts: &[Arc<Served>]) {
         }
         std::thread::sleep(STOP_POLL);
     }
-    for (mount, device) in devices.into_iter().filter(|(mount, _)| mount.goes_on()) {
+    for mount in served() {
         log::warn!("programs still use {}; ending their requests", mount.mount_point.display());
-        if let Err(error) = device.map_or(Err(io::ErrorKind::NotFound.into()), abort_connection) {
+        // Why there is none was logged when the mount began.
+        let none = || Err(io::Error::other("this user may not"));
+        if let Err(error) = mount.abort.as_ref().map_or_else(none, |abort| abort.abort()) {
             // Like a kill: nothing acknowledged is lost, and the next mount recovers.
             log::error!(
                 "their requests cannot be ended ({error}); the process ends, and the next mount recovers"
@@ -105,20 +107,4 @@ fn take_away(mount_point: &Path) {
     if let Err(error) = attach::detach(mount_point) {
         log::error!("{} cannot be detached: {error}", mount_point.display());
     }
-}
-
-/// Ends every request of a connection, by the control file system of FUSE, which not every machine has mounted.
-fn abort_connection(minor: u32) -> io::Result<()> {
-    let control = Path::new("/sys/fs/fuse/connections");
-    let abort = control.join(minor.to_string()).join("abort");
-    if !abort.exists() {
-        rustix::mount::mount("fusectl", control, "fusectl", MountFlags::empty(), None)?;
-    }
-    std::fs::write(abort, "1")
-}
-
-/// The kernel names a FUSE connection after the minor number of its device.
-fn device_of(mount_point: &Path) -> Option<u32> {
-    let table = mounts::own().ok()?;
-    table.iter().rev().find(|m| m.mount_point == mount_point).map(|m| m.device.1)
 }

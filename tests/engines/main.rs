@@ -11,6 +11,7 @@ mod contents;
 mod failover;
 mod in_doubt;
 mod kept;
+mod killed;
 mod maps;
 mod moved;
 mod opens;

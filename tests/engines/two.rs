@@ -81,9 +81,11 @@ impl Two {
 
 impl Drop for Two {
     fn drop(&mut self) {
+        // What waits for a daemon ends with an error.
+        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH;
         for at in 0..2 {
             let point = self.point(at);
-            while mount_entry(&point).is_some() && unmount(&point, UnmountFlags::DETACH).is_ok() {}
+            while mount_entry(&point).is_some() && unmount(&point, flags).is_ok() {}
         }
         kill_daemons(&self.daemons);
     }

@@ -211,6 +211,45 @@ fn a_mount_whose_daemon_stands_still_says_so_and_goes_away_lazily() {
     mounted.assert_clean();
 }
 
+#[test]
+fn a_mount_whose_daemon_stands_still_goes_away_by_force_and_nobody_waits_for_it() {
+    let Some(mounted) = Mounted::new() else { return };
+    signal(mounted.pid(), Signal::STOP);
+    let mut asks = Command::new("touch").arg(mounted.path("f")).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(asks.try_wait().unwrap().is_none(), "the daemon answers");
+    lockwood([Path::new("umount"), Path::new("--force"), &mounted.mount_point]).ok();
+    assert!(mount_entry(&mounted.mount_point).is_none());
+    let ended = wait(&mut asks, Duration::from_secs(10)).expect("it waits for a mount that is gone");
+    assert!(!ended.success());
+    signal(mounted.pid(), Signal::CONT);
+    until("the daemon ends", || !is_alive(mounted.pid()));
+    mounted.assert_clean();
+}
+
+#[test]
+fn a_keeper_says_what_has_died_and_nothing_else() {
+    let Some(mut mounted) = Mounted::new() else { return };
+    let log = |mounted: &Mounted| fs::read_to_string(mounted.store.join("log")).unwrap();
+    mounted.remount();
+    // An orderly end behind the back of the next mount at the same place.
+    let open = File::create(mounted.path("f")).unwrap();
+    lockwood([Path::new("umount"), Path::new("--lazy"), &mounted.mount_point]).ok();
+    let mut other = Mounted::unmounted().unwrap();
+    std::mem::swap(&mut other.mount_point, &mut mounted.mount_point);
+    other.mount("rw");
+    drop(open);
+    until("the daemon ends", || !is_alive(mounted.pid()));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!log(&mounted).contains("has died"), "{}", log(&mounted));
+    // It outlives signals that are for the daemon.
+    let keepers = rustix::process::Pid::from_raw(i32::try_from(other.pid()).unwrap()).unwrap();
+    rustix::process::kill_process_group(keepers, Signal::KILL).unwrap();
+    until("the keeper has told", || log(&other).contains(&format!("process {}, the daemon of", other.pid())));
+    assert_eq!(fs::read_dir(&other.mount_point).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    std::mem::swap(&mut other.mount_point, &mut mounted.mount_point);
+}
+
 /// Once a daemon has read a question, the kernel lets nobody who waits for the answer end. Here its store is in a tree whose
 /// own daemon is stopped.
 #[test]

@@ -7,7 +7,7 @@ use fuser::MountOption;
 use crate::cli::args::Mount;
 use crate::cli::options::Resolved;
 use crate::cli::place::Place;
-use crate::cli::{Failure, daemon, lock_servers};
+use crate::cli::{Failure, daemon, keeper, lock_servers};
 use crate::fuse::attach;
 use crate::fuse::mount::{self, MountRequest, Source};
 use crate::store::embedded::layout::Layout;
@@ -103,9 +103,11 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
     if arguments.daemon {
         daemon::detach();
     }
+    log.as_deref().map(daemon::rotate).transpose()?;
     daemon::log_to(log.as_deref())?;
     daemon::abort_on_panic();
     daemon::lift_limits();
+    daemon::dump_no_core();
     let request = MountRequest {
         store: place.to_string(),
         source,
@@ -118,12 +120,13 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         passing,
         attributes: resolved.attributes,
         threads,
-        log: log.map(|path| path.display().to_string()),
+        log: log.as_ref().map(|path| path.display().to_string()),
     };
     let mounted = mount::mount(&request).inspect_err(|error| log::error!("{error}"))?;
     for mount_point in &request.mount_points {
         log::info!("{} is mounted at {}", request.store, mount_point.display());
     }
+    keeper::start(&mounted, log.as_deref());
     if arguments.daemon {
         daemon::ready()?;
     }

@@ -1,7 +1,7 @@
 //! `lockwood umount`.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -23,10 +23,16 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     let ours = ours(&arguments.mount_point)?;
     let mount_point = &ours.mount_point;
-    // Lazily, nothing is asked of the daemon: it may be what stands still.
-    let detached = arguments.lazy || is_dead(mount_point)?;
+    // Lazily or by force, nothing is asked of the daemon: it may be what stands still.
+    let detached = arguments.lazy || arguments.force || is_dead(mount_point)?;
     let daemon = (!detached).then(|| daemon_of(mount_point));
-    let taken = if detached { attach::detach(mount_point) } else { attach::unmount(mount_point) };
+    let taken = if arguments.force {
+        attach::force(mount_point)
+    } else if detached {
+        attach::detach(mount_point)
+    } else {
+        attach::unmount(mount_point)
+    };
     taken.map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => format!(
             "{0} is in use; see who with: fuser -vm {0}; or take it away with: lockwood umount --lazy {0}",
@@ -84,9 +90,13 @@ fn daemon_of(mount_point: &Path) -> Result<Option<Status>, Failure> {
 }
 
 /// A process that has ended and whose parent has not asked for it yet runs no more.
-fn is_running(process: &Path) -> bool {
-    let state = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
-    state.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+fn is_running(pid: u32) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(state) => {
+            state.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+        }
+        Err(_) => mounts::is_there(pid), // Hidden (hidepid of proc(5)), or gone.
+    }
 }
 
 /// Whether the session has ended while its daemon goes on with another mount, which says so.
@@ -100,11 +110,10 @@ fn has_left(status: &Status) -> bool {
 /// Waits until the session has ended, or will not because the tree is seen elsewhere.
 fn wait_for_end(status: &Status, ours: &MountEntry) -> Result<(), Failure> {
     let pid = status.pid;
-    let process = PathBuf::from(format!("/proc/{pid}"));
     let begun = ambient::monotonic();
     let mut next_look = LOOK_AFTER;
     let waiting = spinner("closing the store".to_owned());
-    while is_running(&process) && !has_left(status) {
+    while is_running(pid) && !has_left(status) {
         if begun.elapsed() > next_look {
             next_look += LOOK_AFTER;
             if let Some(elsewhere) = mounts::elsewhere(ours) {

@@ -201,11 +201,10 @@ fn closing(owner: &Owner) -> bool {
     if owner.mount_points.is_empty() {
         return true; // A command, which ends by itself; or a mount that has let go of its last mount point.
     }
-    match fs::read(format!("/proc/{}/mountinfo", owner.pid)) {
-        Ok(table) => {
-            let table = mounts::parse(&table);
-            !owner.mount_points().any(|path| table.iter().any(|m| m.mount_point == path))
-        }
+    // Where processes are hidden (hidepid of proc(5)), this one's own table has to do.
+    let table = fs::read(format!("/proc/{}/mountinfo", owner.pid)).map(|table| mounts::parse(&table));
+    match table.or_else(|error| if mounts::is_there(owner.pid) { mounts::own() } else { Err(error) }) {
+        Ok(table) => !owner.mount_points().any(|path| table.iter().any(|m| m.mount_point == path)),
         Err(_) => true, // Gone or going.
     }
 }
