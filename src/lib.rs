@@ -25,6 +25,7 @@ pub mod lock;
 pub mod mounts;
 pub mod namespace;
 pub mod rules;
+pub mod shell;
 pub mod store;
 
 #[cfg(test)]

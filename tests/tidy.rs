@@ -7,22 +7,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The layers from the bottom up, each with the layers that it may import.
-const MAY_IMPORT: [(&str, &[&str]); 12] = [
-    ("ambient", &[]),
-    ("later", &["ambient"]),
-    ("mounts", &["ambient"]),
-    ("rules", &[]),
-    ("document", &[]),
-    ("store", &["ambient", "later", "rules", "mounts", "document"]),
-    ("content", &["ambient", "rules", "document", "store"]),
-    ("lock", &["ambient", "later", "rules", "document", "store"]),
-    ("check", &["ambient", "rules", "document", "store", "content"]),
-    ("namespace", &["ambient", "rules", "document", "store", "content", "lock"]),
-    ("fuse", &["ambient", "rules", "mounts", "document", "store", "content", "lock", "check", "namespace"]),
-    (
-        "cli",
-        &["ambient", "rules", "mounts", "document", "store", "content", "lock", "check", "namespace", "fuse"],
-    ),
+const MAY_IMPORT: [(&str, &str); 13] = [
+    ("ambient", ""),
+    ("later", "ambient"),
+    ("mounts", "ambient"),
+    ("rules", ""),
+    ("shell", ""),
+    ("document", ""),
+    ("store", "ambient later rules mounts shell document"),
+    ("content", "ambient rules document store"),
+    ("lock", "ambient later rules document store"),
+    ("check", "ambient rules document store content"),
+    ("namespace", "ambient rules document store content lock"),
+    ("fuse", "ambient rules mounts shell document store content lock check namespace"),
+    ("cli", "ambient rules mounts shell document store content lock check namespace fuse"),
 ];
 
 const LINES_MAX: usize = 500;
@@ -95,9 +93,9 @@ fn imports_point_down() {
         };
         let is_layer = |name: &&str| MAY_IMPORT.iter().any(|(layer, _)| layer == name);
         for import in imports(&text).into_iter().filter(is_layer) {
-            if import != own && !allowed.contains(&import) {
+            if import != own && !allowed.split(' ').any(|layer| layer == import) {
                 wrong.push(format!(
-                    "src/{file} imports {import}: `{own}` may import {allowed:?} only; move what it needs down"
+                    "src/{file} imports {import}: `{own}` may import `{allowed}` only; move what it needs down"
                 ));
             }
         }

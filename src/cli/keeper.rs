@@ -23,6 +23,7 @@ use super::{Failure, daemon};
 use crate::ambient;
 use crate::fuse::Mounted;
 use crate::mounts::{self, Daemon};
+use crate::shell::quoted;
 
 /// What it is called in lists of processes: who kills all that are called `lockwood` means the daemons.
 const NAME: &str = "lw-keeper";
@@ -44,9 +45,10 @@ pub(super) fn start(mounted: &Mounted, log: Option<&Path>) {
 
 fn has_none(mount_point: &Path, why: &io::Error) {
     log::warn!(
-        "{0} has no keeper ({why}): if this daemon is killed, programs may wait for it until root ends that with: \
-         lockwood umount --force {0}",
-        mount_point.display()
+        "{} has no keeper ({why}): if this daemon is killed, programs may wait for it until root ends that with: \
+         lockwood umount --force {}",
+        mount_point.display(),
+        quoted(mount_point)
     );
 }
 
@@ -92,10 +94,11 @@ pub(super) fn run(arguments: &Keep) -> Result<ExitCode, Failure> {
         && matches!(mounts::daemon(&arguments.mount_point, mounts::ANSWER_WAIT), Ok(Daemon::HasDied));
     if is_dead {
         log::error!(
-            "process {}, the daemon of {1}, has died; who uses the tree gets an error, until it is taken away with: \
-             lockwood umount {1}",
+            "process {}, the daemon of {}, has died; who uses the tree gets an error, until it is taken away with: \
+             lockwood umount {}",
             arguments.daemon,
-            arguments.mount_point.display()
+            arguments.mount_point.display(),
+            quoted(&arguments.mount_point)
         );
     }
     Ok(ExitCode::SUCCESS)

@@ -15,6 +15,7 @@ use crate::lock::shared::{Settings as LockSettings, lock_documents};
 use crate::lock::{LockDocument, LockError, redlock};
 use crate::mounts::{self, Daemon, MountEntry};
 use crate::namespace::{self, AdvisoryLocks, Outsider};
+use crate::shell::quoted;
 use crate::store::Store;
 use crate::store::cells::documents::cells_of;
 use crate::store::embedded::layout::Layout;
@@ -101,7 +102,10 @@ impl SharedVolume {
         let servers = servers.map(|servers| lock_servers::parse_to_look(&servers)).transpose()?;
         let contents = Contents::shared(Arc::clone(&store), &volume, PATIENCE).unwrap_or_else(|error| {
             // Locks must come free whatever has become of the objects.
-            eprintln!("lockwood: {error}; what is left there is for `lockwood check {self} --collect`");
+            eprintln!(
+                "lockwood: {error}; what is left there is for `lockwood check {} --collect`",
+                quoted(&self.to_string())
+            );
             Chunks::new(Arc::clone(&store)).into()
         });
         Ok(Outsider::new(store, &volume, contents, servers, owner::boot_id())?)
@@ -139,9 +143,10 @@ fn refuse_anothers(layout: &Layout) -> Result<(), Failure> {
     // As sudo takes one who has no name.
     let name = named.map_or_else(|| format!("#{owner}"), str::to_owned);
     Err(format!(
-        "{0} belongs to user {name}, who could not open any more what root leaves in it; run this as that user: \
-         sudo -u '{name}' lockwood ...; or make it root's once and for all: chown -R root '{0}'",
-        layout.root().display()
+        "{} belongs to user {name}, who could not open any more what root leaves in it; run this as that user: \
+         sudo -u '{name}' lockwood ...; or make it root's once and for all: chown -R root {}",
+        layout.root().display(),
+        quoted(layout.root())
     )
     .into())
 }
@@ -184,18 +189,23 @@ pub(super) fn is_dead(mount_point: &Path) -> Result<bool, Failure> {
         Daemon::HasDied => Ok(true),
         Daemon::IsSilent => Err(format!(
             "{0}: the daemon of this mount has not answered for {1} s: it is stopped, or all its threads wait for its \
-             store; let it go on, or take the mount away with: lockwood umount --lazy {0}; or, if programs wait for it that \
-             shall not, with: lockwood umount --force {0}",
+             store; let it go on, or take the mount away with: lockwood umount --lazy {2}; or, if programs wait for it that \
+             shall not, with: lockwood umount --force {2}",
             mount_point.display(),
-            mounts::ANSWER_WAIT.as_secs()
+            mounts::ANSWER_WAIT.as_secs(),
+            quoted(mount_point)
         )
         .into()),
     }
 }
 
 fn dead(path: &Path) -> Failure {
-    format!("{0}: the daemon of this mount has died; take it away with: lockwood umount {0}", path.display())
-        .into()
+    format!(
+        "{}: the daemon of this mount has died; take it away with: lockwood umount {}",
+        path.display(),
+        quoted(path)
+    )
+    .into()
 }
 
 /// The path of a control file.

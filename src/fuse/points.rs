@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::attach;
 use super::mount::{FS_TYPE, MountError};
 use crate::mounts::{self, Daemon};
+use crate::shell::quoted;
 
 /// The mount points as the kernel will name them.
 ///
@@ -46,14 +47,15 @@ fn usable_mount_point(path: &Path) -> Result<PathBuf, MountError> {
                 "what is mounted there has not answered for {} s; let its daemon go on, or take it away with: \
                  {command} {}",
                 mounts::ANSWER_WAIT.as_secs(),
-                path.display()
+                quoted(path)
             )));
         }
         Daemon::HasDied => {
             let absolute = std::path::absolute(path).map_err(|e| unusable(e.to_string()))?;
             detach_dead(&absolute).map_err(|e| {
                 unusable(format!(
-                    "a mount whose daemon has died is there, and does not go away ({e}); try: umount -l"
+                    "a mount whose daemon has died is there, and does not go away ({e}); try: umount -l {}",
+                    quoted(&absolute)
                 ))
             })?;
         }

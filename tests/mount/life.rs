@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use lockwood::ambient::monotonic;
@@ -215,7 +215,7 @@ fn a_mount_whose_daemon_stands_still_says_so_and_goes_away_lazily() {
 fn a_mount_whose_daemon_stands_still_goes_away_by_force_and_nobody_waits_for_it() {
     let Some(mounted) = Mounted::new() else { return };
     signal(mounted.pid(), Signal::STOP);
-    let mut asks = Command::new("touch").arg(mounted.path("f")).spawn().unwrap();
+    let mut asks = Command::new("touch").arg(mounted.path("f")).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(200));
     assert!(asks.try_wait().unwrap().is_none(), "the daemon answers");
     lockwood([Path::new("umount"), Path::new("--force"), &mounted.mount_point]).ok();

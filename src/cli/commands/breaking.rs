@@ -89,7 +89,7 @@ fn fence(volume: &SharedVolume, request: &BreakRequest) -> Result<BreakReport, F
             if let (None, Some(damage)) = (find(id), outsider.damage(id)?) {
                 return discard(&outsider, id, damage, request.force);
             }
-            let session = find(id).ok_or_else(|| refusals::no_session(id, volume))?;
+            let session = find(id).ok_or_else(|| refusals::no_session(id, &volume.to_string()))?;
             if !request.force && is_live(&session) {
                 let operations = operations_of(&readable(outsider.locks()?));
                 return Err(refusals::session_is_live(&session, &operations).into());
@@ -99,7 +99,7 @@ fn fence(volume: &SharedVolume, request: &BreakRequest) -> Result<BreakReport, F
         BreakTarget::Lock(id) => {
             let locks = readable(outsider.locks()?);
             let lock = locks.into_iter().find(|lock| lock.id == id);
-            let lock = lock.ok_or_else(|| refusals::no_lock(&id, volume))?;
+            let lock = lock.ok_or_else(|| refusals::no_lock(&id, &volume.to_string()))?;
             let holders: BTreeSet<SessionId> = lock.holders.iter().map(|holder| holder.session).collect();
             let holders: Vec<Session> = holders.into_iter().filter_map(find).collect();
             if !request.force && holders.iter().any(is_live) {

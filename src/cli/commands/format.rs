@@ -9,6 +9,7 @@ use crate::cli::output::print;
 use crate::cli::place::{PATIENCE, Place};
 use crate::content::{Location, Objects};
 use crate::document::Volume;
+use crate::shell::quoted;
 use crate::store::Commit;
 use crate::store::embedded::layout::Layout;
 use crate::store::engine::{self, EngineOptions};
@@ -46,6 +47,9 @@ pub(in crate::cli) fn run(format: &Format) -> Result<ExitCode, Failure> {
             }
         }
     }
-    print(&format!("{place} is formatted; mount it with: lockwood mount '{place}' MOUNTPOINT\n"))?;
+    print(&format!(
+        "{place} is formatted; mount it with: lockwood mount {} MOUNTPOINT\n",
+        quoted(&place.to_string())
+    ))?;
     Ok(ExitCode::SUCCESS)
 }

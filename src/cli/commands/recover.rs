@@ -20,6 +20,7 @@ use crate::document::{Document, Kind, Orphan, Session, SessionId};
 use crate::fuse::control::refusals;
 use crate::lock::session::{DEFAULT_LEASE, Observer, observe};
 use crate::namespace::{Looked, Namespace, Outsider, Recovered, SessionInfo, Settings};
+use crate::shell::quoted;
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
 use crate::store::embedded::owner;
@@ -74,7 +75,7 @@ pub(in crate::cli) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
         return Err(format!(
             "commits that name no session were not all settled: {why}; to call this again goes on, and `lockwood check {}` \
              tells what is damaged",
-            arguments.target.display()
+            quoted(&arguments.target)
         )
         .into());
     }
@@ -93,7 +94,7 @@ fn of_shared(volume: &SharedVolume, only: Option<SessionId>) -> Result<Report, F
     if let Some(only) = only
         && !outsider.sessions()?.iter().any(|session| session.id == only)
     {
-        return Err(refusals::no_session(only, volume).into());
+        return Err(refusals::no_session(only, &volume.to_string()).into());
     }
     watch(&outsider, only)
 }
@@ -202,7 +203,7 @@ fn of_directory(store: &Path) -> Result<Report, Failure> {
     }
     volume.close()?;
     if !after.files.is_empty() {
-        let (count, store) = (after.files.len(), store.display());
+        let (count, store) = (after.files.len(), quoted(store));
         return Err(format!(
             "{count} files that nothing names could not be removed; `lockwood check {store}` says why"
         )

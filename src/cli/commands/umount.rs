@@ -14,6 +14,7 @@ use crate::fuse::attach;
 use crate::fuse::control::Status;
 use crate::fuse::mount::FS_TYPE;
 use crate::mounts::{self, Elsewhere, MountEntry};
+use crate::shell::quoted;
 
 /// How long to wait until the daemon has closed the store.
 const CLOSE_WAIT: Duration = Duration::from_secs(120);
@@ -35,8 +36,9 @@ pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     };
     taken.map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => format!(
-            "{0} is in use; see who with: fuser -vm {0}; or take it away with: lockwood umount --lazy {0}",
-            mount_point.display()
+            "{} is in use; see who with: fuser -vm {1}; or take it away with: lockwood umount --lazy {1}",
+            mount_point.display(),
+            quoted(mount_point)
         ),
         _ => format!("{}: {error}", mount_point.display()),
     })?;
@@ -53,8 +55,11 @@ pub(in crate::cli) fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
         if let Some(away) = status.away {
             eprintln!(
                 "lockwood: unmounted; the store does not answer since {} ({}). What session {} held is let go by \
-                 other mounts after its lease, or by: lockwood recover '{}'",
-                away.since, away.cause, status.session, status.store
+                 other mounts after its lease, or by: lockwood recover {}",
+                away.since,
+                away.cause,
+                status.session,
+                quoted(&status.store)
             );
         }
     }

@@ -1,10 +1,11 @@
 //! What may be broken, and the words in which it is refused: the same through a mount and by the URL of a volume. Pure.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 
 use crate::document::Session;
 use crate::lock::{LockDocument, LockId, OperationDocument, SessionId};
 use crate::namespace::NamespaceError;
+use crate::shell::quoted;
 
 /// What is to be broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,13 +31,13 @@ impl BreakTarget {
 }
 
 /// There is no such session. `target`: where somebody looked.
-pub fn no_session(id: SessionId, target: &dyn Display) -> String {
-    format!("no session {id}; `lockwood sessions {target}` lists them")
+pub fn no_session(id: SessionId, target: &str) -> String {
+    format!("no session {id}; `lockwood sessions {}` lists them", quoted(target))
 }
 
 /// Nobody holds the lock.
-pub fn no_lock(id: &LockId, target: &dyn Display) -> String {
-    format!("no lock {} ({id}); `lockwood locks {target}` lists them", id.encoded())
+pub fn no_lock(id: &LockId, target: &str) -> String {
+    format!("no lock {} ({id}); `lockwood locks {}` lists them", id.encoded(), quoted(target))
 }
 
 /// A lock is held on a volume that many hosts share.

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{EmbeddedStore, Tuning};
 use crate::document::{Document, FORMAT_VERSION, Key, Volume};
+use crate::shell::quoted;
 use crate::store::{Commit, CommitError, Reader, Store, StoreError};
 
 const MARKER: &str = "LOCKWOOD";
@@ -29,7 +30,7 @@ pub struct Layout {
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
     /// There is nothing.
-    #[error("{0}: no such store; make one with: lockwood format {0}")]
+    #[error("{0}: no such store; make one with: lockwood format {command}", command = quoted(.0))]
     Missing(PathBuf),
     /// There is something else.
     #[error("{path} is not a Lockwood store: {cause}")]

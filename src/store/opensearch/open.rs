@@ -11,6 +11,7 @@ use super::link::{Link, Request, engine, explain};
 use super::{OpenSearchCells, ids, mappings};
 use crate::ambient::SystemClock;
 use crate::document::{Document, FORMAT_VERSION, Key, Stored, Version, Volume};
+use crate::shell::quoted;
 use crate::store::cells::{CasError, Cell, CellKey, Cells, MarkedDocument};
 use crate::store::intents::shared::SharedIntents;
 use crate::store::{Commit, Store, StoreError, Write};
@@ -84,7 +85,7 @@ pub enum OpenError {
         what: String,
     },
     /// Nothing there.
-    #[error("{server}: there is no volume under this prefix; make one with: lockwood format '{server}'")]
+    #[error("{server}: there is no volume under this prefix; make one with: lockwood format {}", quoted(.server))]
     NoVolume {
         /// Which server.
         server: String,

@@ -13,6 +13,7 @@ use super::names::Names;
 use super::request::Arguments;
 use super::{Options, RedisStore, ask_for};
 use crate::document::{FORMAT_VERSION, Key, Kind, Volume};
+use crate::shell::quoted;
 use crate::store::{Commit, CommitError, Reader as _, Store as _, StoreError};
 
 /// The first release whose scripts are refused before they write when the memory is full.
@@ -72,7 +73,7 @@ pub enum OpenError {
         server: String,
     },
     /// Nothing there.
-    #[error("{server}: there is no volume under this prefix; make one with: lockwood format '{server}'")]
+    #[error("{server}: there is no volume under this prefix; make one with: lockwood format {}", quoted(.server))]
     NoVolume {
         /// Which server.
         server: String,
