@@ -138,7 +138,7 @@ unmount() {
     if is_mounted "$1"; then force_unmount "$1"; fi
 }
 
-# force_unmount DIR: at once, and whoever waits there is told so.
+# force_unmount DIR: at once; as root whoever waits there is told so.
 force_unmount() {
     if [ "$(id -u)" -eq 0 ]; then
         umount -f -l "$1"

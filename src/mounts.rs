@@ -71,6 +71,16 @@ pub fn is_there(pid: u32) -> bool {
 /// The type of Lockwood's mounts in the mount table.
 pub const FS_TYPE: &str = "fuse.lockwood";
 
+/// The mount that an absolute path is on, by its name alone.
+///
+/// # Errors
+/// When /proc is not mounted.
+pub fn above(path: &Path) -> io::Result<Option<MountEntry>> {
+    let above = own()?.into_iter().filter(|m| path.starts_with(&m.mount_point));
+    // Of those at the same place the last one is on top.
+    Ok(above.max_by_key(|m| m.mount_point.components().count()))
+}
+
 /// Whether a mount of Lockwood's is the topmost one at exactly this path.
 pub fn is_ours(mount_point: &Path) -> bool {
     let table = own().unwrap_or_default();

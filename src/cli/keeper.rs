@@ -11,11 +11,11 @@ use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-use signal_hook::consts::{SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::args::Keep;
@@ -40,7 +40,10 @@ pub(super) fn start(mounted: &Mounted, log: Option<&Path>) {
         }
     }
     drop(started);
-    while keeping.recv_timeout(PATIENCE).is_ok() {}
+    // Nothing is ever sent: the last of them has let go of the channel.
+    if keeping.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        log::warn!("a keeper has not begun after {} s; nobody waits for it", PATIENCE.as_secs());
+    }
 }
 
 fn has_none(mount_point: &Path, why: &io::Error) {
@@ -83,9 +86,11 @@ fn start_one(mount_point: &Path, abort: File, log: Option<&Path>, started: Sende
 
 /// Is a keeper: waits until the daemon has died, and then ends the connection that standard output is the abort file of.
 pub(super) fn run(arguments: &Keep) -> Result<ExitCode, Failure> {
-    daemon::log_to(arguments.log.as_deref())?;
+    // The log is opened when there is something to say: until then it could be in what the daemon serves, and after an
+    // orderly end it would keep in use what has the store.
     let kept = keep(arguments);
     if let Err(error) = &kept {
+        daemon::log_to(arguments.log.as_deref())?;
         log::error!("the keeper of {}: {error}", arguments.mount_point.display());
     }
     kept?;
@@ -93,6 +98,7 @@ pub(super) fn run(arguments: &Keep) -> Result<ExitCode, Failure> {
     let is_dead = mounts::is_ours(&arguments.mount_point)
         && matches!(mounts::daemon(&arguments.mount_point, mounts::ANSWER_WAIT), Ok(Daemon::HasDied));
     if is_dead {
+        daemon::log_to(arguments.log.as_deref())?;
         log::error!(
             "process {}, the daemon of {}, has died; who uses the tree gets an error, until it is taken away with: \
              lockwood umount {}",
@@ -106,8 +112,8 @@ pub(super) fn run(arguments: &Keep) -> Result<ExitCode, Failure> {
 
 fn keep(arguments: &Keep) -> io::Result<()> {
     rustix::thread::set_name(c"lw-keeper")?;
-    // An init system sends SIGTERM to all processes of a service; it is the daemon's to follow.
-    let mut signals = Signals::new([SIGUSR1, SIGTERM])?;
+    // What an init system sends to all processes of a service is the daemon's to follow.
+    let mut signals = Signals::new([SIGUSR1, SIGTERM, SIGINT, SIGHUP])?;
     set_parent_process_death_signal(Some(Signal::USR1))?;
     if getppid().is_some_and(|parent| parent.as_raw_pid() == arguments.daemon) {
         let null = OpenOptions::new().read(true).open("/dev/null")?;

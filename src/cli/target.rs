@@ -9,6 +9,7 @@ use super::place::{PATIENCE, Place};
 use super::{Failure, lock_servers};
 use crate::content::{Chunks, Contents};
 use crate::document::Volume;
+use crate::fuse::attach;
 use crate::fuse::control::{self, Status};
 use crate::fuse::mount::FS_TYPE;
 use crate::lock::shared::{Settings as LockSettings, lock_documents};
@@ -169,11 +170,8 @@ pub(super) fn resolved(path: &Path) -> Result<PathBuf, Failure> {
 
 /// The mount point of the mount of ours that this path is on. Its daemon has answered.
 fn served(absolute: &Path) -> Result<Option<PathBuf>, Failure> {
-    let table = mounts::own()?;
-    let above = table.into_iter().filter(|m| absolute.starts_with(&m.mount_point));
-    // Of those at the same place the last one is on top.
-    let nearest = above.max_by_key(|m| m.mount_point.components().count());
-    let Some(MountEntry { mount_point, .. }) = nearest.filter(|m| m.fs_type == FS_TYPE) else {
+    let ours = mounts::above(absolute)?.filter(|m| m.fs_type == FS_TYPE);
+    let Some(MountEntry { mount_point, .. }) = ours else {
         return Ok(None);
     };
     if is_dead(&mount_point)? { Err(dead(&mount_point)) } else { Ok(Some(mount_point)) }
@@ -188,12 +186,11 @@ pub(super) fn is_dead(mount_point: &Path) -> Result<bool, Failure> {
         Daemon::Answers => Ok(false),
         Daemon::HasDied => Ok(true),
         Daemon::IsSilent => Err(format!(
-            "{0}: the daemon of this mount has not answered for {1} s: it is stopped, or all its threads wait for its \
-             store; let it go on, or take the mount away with: lockwood umount --lazy {2}; or, if programs wait for it that \
-             shall not, with: lockwood umount --force {2}",
+            "{}: the daemon of this mount has not answered for {} s: it is stopped, or all its threads wait for its \
+             store; let it go on, or take the mount away with: {}",
             mount_point.display(),
             mounts::ANSWER_WAIT.as_secs(),
-            quoted(mount_point)
+            attach::ways_to_take_away(mount_point)
         )
         .into()),
     }

@@ -17,6 +17,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::abort::Abort;
 use super::mount::FS_TYPE;
+use crate::shell::quoted;
 
 /// Mounts `filesystem` as `source` at `mount_point`.
 ///
@@ -125,6 +126,14 @@ pub fn force(mount_point: &Path) -> io::Result<()> {
         }
         taken => Ok(taken?),
     }
+}
+
+/// The commands that take a mount of ours away whose daemon does not answer.
+pub fn ways_to_take_away(mount_point: &Path) -> String {
+    format!(
+        "lockwood umount --lazy {0}; or, if programs wait for it that shall not, with: lockwood umount --force {0}",
+        quoted(mount_point)
+    )
 }
 
 fn with_helper(mount_point: &Path, flags: UnmountFlags, helper: &[&str]) -> io::Result<()> {

@@ -128,6 +128,9 @@ pub enum MountError {
 /// A tree that is mounted, at one place or several, and waits to be served.
 pub struct Mounted {
     trees: Vec<Tree>,
+    /// What signals end, in the same order; and who waits for them.
+    served: Vec<Arc<Served>>,
+    stopper: Option<Stopper>,
     source: OpenSource,
 }
 
@@ -141,7 +144,7 @@ struct Tree {
 }
 
 /// Mounts: opens the store, recovers what a crash left, and attaches the tree everywhere. Requests wait until
-/// [`Mounted::serve`].
+/// [`Mounted::serve`]; signals are heard from here on.
 ///
 /// # Errors
 /// [`MountError`]; nothing is left mounted or open then.
@@ -183,7 +186,10 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
         };
         first.shared.namespace.watch(trees.iter().map(watcher).collect());
     }
-    Ok(Mounted { trees, source })
+    let served = |tree: &Tree| Served::at(tree.mount_point.clone(), tree.abort.as_ref().ok().cloned());
+    let served: Vec<_> = trees.iter().map(served).collect();
+    let stopper = Stopper::start(served.clone());
+    Ok(Mounted { trees, served, stopper, source })
 }
 
 /// Begins a session for each mount point.
@@ -341,10 +347,7 @@ impl Mounted {
     /// # Errors
     /// [`MountError`], the first; the store is recovered by the next mount then.
     pub fn serve(self) -> Result<(), MountError> {
-        let Self { trees, source } = self;
-        let served = |tree: &Tree| Served::at(tree.mount_point.clone(), tree.abort.as_ref().ok().cloned());
-        let served: Vec<_> = trees.iter().map(served).collect();
-        let stopper = Stopper::start(served.clone());
+        let Self { trees, served, stopper, source } = self;
         let source = Arc::new(Mutex::new(source));
         let mut threads = Vec::new();
         let mut outcomes = Vec::new();

@@ -42,12 +42,14 @@ fn usable_mount_point(path: &Path) -> Result<PathBuf, MountError> {
     match mounts::daemon(path, mounts::ANSWER_WAIT).map_err(|e| unusable(e.to_string()))? {
         Daemon::Answers => {}
         Daemon::IsSilent => {
-            let command = if mounts::is_ours(path) { "lockwood umount --force" } else { "umount -f -l" };
+            let commands = match std::path::absolute(path).and_then(|path| mounts::above(&path)) {
+                Ok(Some(m)) if m.fs_type == FS_TYPE => attach::ways_to_take_away(&m.mount_point),
+                Ok(Some(m)) => format!("umount -f -l {}", quoted(&m.mount_point)),
+                _ => "umount -f -l".to_owned(),
+            };
             return Err(unusable(format!(
-                "what is mounted there has not answered for {} s; let its daemon go on, or take it away with: \
-                 {command} {}",
-                mounts::ANSWER_WAIT.as_secs(),
-                quoted(path)
+                "what is mounted there has not answered for {} s; let its daemon go on, or take it away with: {commands}",
+                mounts::ANSWER_WAIT.as_secs()
             )));
         }
         Daemon::HasDied => {

@@ -315,9 +315,11 @@ pub(crate) fn kill_daemons(daemons: &[u32]) {
     }
 }
 
-/// Whether the process is one of ours: a pid may have been given to somebody else meanwhile.
+/// Whether the process is one of ours: a pid may have been given to somebody else meanwhile. By its arguments: the program
+/// of a process that leaves no core is not shown to everybody.
 fn is_lockwood(pid: u32) -> bool {
-    is_alive(pid) && fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(BINARY))
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    is_alive(pid) && arguments.split(|&byte| byte == 0).next() == Some(BINARY.as_bytes())
 }
 
 /// Lets every user through a directory: what they are refused must be refused behind it.

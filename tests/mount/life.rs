@@ -216,7 +216,7 @@ fn a_mount_whose_daemon_stands_still_goes_away_by_force_and_nobody_waits_for_it(
     let Some(mounted) = Mounted::new() else { return };
     signal(mounted.pid(), Signal::STOP);
     let mut asks = Command::new("touch").arg(mounted.path("f")).stderr(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    std::thread::sleep(Duration::from_secs(1));
     assert!(asks.try_wait().unwrap().is_none(), "the daemon answers");
     lockwood([Path::new("umount"), Path::new("--force"), &mounted.mount_point]).ok();
     assert!(mount_entry(&mounted.mount_point).is_none());
@@ -224,6 +224,44 @@ fn a_mount_whose_daemon_stands_still_goes_away_by_force_and_nobody_waits_for_it(
     assert!(!ended.success());
     signal(mounted.pid(), Signal::CONT);
     until("the daemon ends", || !is_alive(mounted.pid()));
+    mounted.assert_clean();
+}
+
+/// From when it can be seen on, whatever else begins beside it.
+#[test]
+fn a_signal_right_after_the_mount_is_there_ends_it_in_order() {
+    let Some(mounted) = Mounted::unmounted() else { return };
+    for _ in 0..10 {
+        let mut daemon = Command::new(BINARY);
+        daemon.args(["mount", "--foreground"]).args([&mounted.store, &mounted.mount_point]);
+        let mut daemon = daemon.stderr(Stdio::null()).spawn().unwrap();
+        let begun = monotonic();
+        while mount_entry(&mounted.mount_point).is_none() {
+            assert!(begun.elapsed() < LIMIT, "it is not mounted");
+            std::thread::yield_now();
+        }
+        // The kernel shows a mount before the call that makes it has returned.
+        std::thread::sleep(Duration::from_millis(5));
+        signal(daemon.id(), Signal::TERM);
+        let ended = wait(&mut daemon, LIMIT).expect("it does not end");
+        assert_eq!(ended.code(), Some(0), "{ended}");
+        assert!(mount_entry(&mounted.mount_point).is_none());
+    }
+    mounted.assert_clean();
+}
+
+/// Where only the daemon, which has it open, can still reach it.
+#[test]
+fn a_log_below_the_mount_point_holds_nothing_up_and_keeps_nothing_in_use() {
+    let Some(mut mounted) = Mounted::unmounted() else { return };
+    let log = mounted.path("log");
+    let begun = monotonic();
+    mounted.mount(&format!("log={}", log.display()));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(!log.exists(), "somebody has made a log in the tree");
+    mounted.umount();
+    let words = fs::read_to_string(&log).unwrap();
+    assert!(words.contains("is mounted at") && words.contains("is unmounted"), "{words}");
     mounted.assert_clean();
 }
 

@@ -123,10 +123,10 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         log: log.as_ref().map(|path| path.display().to_string()),
     };
     let mounted = mount::mount(&request).inspect_err(|error| log::error!("{error}"))?;
+    keeper::start(&mounted, log.as_deref());
     for mount_point in &request.mount_points {
         log::info!("{} is mounted at {}", request.store, mount_point.display());
     }
-    keeper::start(&mounted, log.as_deref());
     if arguments.daemon {
         daemon::ready()?;
     }

@@ -82,7 +82,7 @@ pub(in crate::cli) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
     match report.live.first().filter(|_| only.is_some()) {
         Some(Session { id, .. }) => Err(format!(
             "session {id} shows that it lives and was left alone; `lockwood break {} {id} --force` fences it",
-            arguments.target.display()
+            quoted(&arguments.target)
         )
         .into()),
         None => Ok(ExitCode::SUCCESS),

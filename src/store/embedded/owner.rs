@@ -203,7 +203,9 @@ fn closing(owner: &Owner) -> bool {
     }
     // Where processes are hidden (hidepid of proc(5)), this one's own table has to do.
     let table = fs::read(format!("/proc/{}/mountinfo", owner.pid)).map(|table| mounts::parse(&table));
-    match table.or_else(|error| if mounts::is_there(owner.pid) { mounts::own() } else { Err(error) }) {
+    let hidden =
+        |e: &io::Error| matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
+    match table.or_else(|e| if hidden(&e) && mounts::is_there(owner.pid) { mounts::own() } else { Err(e) }) {
         Ok(table) => !owner.mount_points().any(|path| table.iter().any(|m| m.mount_point == path)),
         Err(_) => true, // Gone or going.
     }
