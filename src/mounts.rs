@@ -62,6 +62,18 @@ pub fn elsewhere(gone: &MountEntry) -> Option<Elsewhere> {
     })
 }
 
+/// The mount table of another process; where processes are hidden (hidepid of proc(5)), this one's own has to do for it.
+///
+/// # Errors
+/// When the process is gone or going.
+pub fn of(pid: u32) -> io::Result<Vec<MountEntry>> {
+    let hidden = [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied];
+    match std::fs::read(format!("/proc/{pid}/mountinfo")) {
+        Err(error) if hidden.contains(&error.kind()) && is_there(pid) => own(),
+        table => Ok(parse(&table?)),
+    }
+}
+
 /// Whether there is a process with this number, also where others' are hidden.
 pub fn is_there(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);

@@ -6,8 +6,10 @@
 //! answers no more; the thread keeps `/dev/fuse` open, and so the kernel sees no end. Nor would a pipe, or a pidfd(2): what
 //! comes at once is the signal that the thread has ended which started the keeper (PR_SET_PDEATHSIG, see prctl(2)).
 
+use std::ffi::{CStr, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -26,7 +28,7 @@ use crate::mounts::{self, Daemon};
 use crate::shell::quoted;
 
 /// What it is called in lists of processes: who kills all that are called `lockwood` means the daemons.
-const NAME: &str = "lw-keeper";
+const NAME: &CStr = c"lw-keeper";
 
 /// How long a mount waits for its keepers before it goes on without them.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -59,7 +61,11 @@ fn has_none(mount_point: &Path, why: &io::Error) {
 fn start_one(mount_point: &Path, abort: File, log: Option<&Path>, started: Sender<()>) -> io::Result<()> {
     let (mut armed, tells) = io::pipe()?;
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(NAME).arg("keep").arg(std::process::id().to_string()).arg(mount_point);
+    command
+        .arg0(OsStr::from_bytes(NAME.to_bytes()))
+        .arg("keep")
+        .arg(std::process::id().to_string())
+        .arg(mount_point);
     command.args(log.map(|log| [Path::new("--log"), log]).into_iter().flatten());
     // It needs no password, keeps no directory in use, and is not meant by what is sent to the daemon's whole group.
     command.env_clear().current_dir("/").process_group(0);
@@ -111,7 +117,7 @@ pub(super) fn run(arguments: &Keep) -> Result<ExitCode, Failure> {
 }
 
 fn keep(arguments: &Keep) -> io::Result<()> {
-    rustix::thread::set_name(c"lw-keeper")?;
+    rustix::thread::set_name(NAME)?;
     // What an init system sends to all processes of a service is the daemon's to follow.
     let mut signals = Signals::new([SIGUSR1, SIGTERM, SIGINT, SIGHUP])?;
     set_parent_process_death_signal(Some(Signal::USR1))?;

@@ -20,7 +20,7 @@ use super::passthrough::Passthrough;
 use super::points;
 use super::readers::InTurn;
 use super::source::OpenSource;
-use super::stop::{Served, Stopper};
+use super::stop::{self, Served, Stopper};
 use super::waiting::WaitingRoom;
 use crate::ambient;
 use crate::content::ContentError;
@@ -128,8 +128,6 @@ pub enum MountError {
 /// A tree that is mounted, at one place or several, and waits to be served.
 pub struct Mounted {
     trees: Vec<Tree>,
-    /// What signals end, in the same order; and who waits for them.
-    served: Vec<Arc<Served>>,
     stopper: Option<Stopper>,
     source: OpenSource,
 }
@@ -138,13 +136,11 @@ pub struct Mounted {
 struct Tree {
     session: Session<InTurn<Adapter>>,
     shared: Arc<Shared>,
-    mount_point: PathBuf,
-    /// What ends its connection; this user may not be allowed to.
-    abort: io::Result<Arc<Abort>>,
+    served: Arc<Served>,
 }
 
 /// Mounts: opens the store, recovers what a crash left, and attaches the tree everywhere. Requests wait until
-/// [`Mounted::serve`]; signals are heard from here on.
+/// [`Mounted::serve`]; signals take it away from the moment that it is there.
 ///
 /// # Errors
 /// [`MountError`]; nothing is left mounted or open then.
@@ -162,12 +158,16 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
     let all = begin(request, &mount_points, &source)?;
     source.recovered()?;
     let mut trees: Vec<Tree> = Vec::new();
+    // From when anybody can see a tree on; before, a signal ends the process, and the next mount recovers.
+    let signals = stop::hear();
     for (shared, mount_point) in all.iter().zip(&mount_points) {
         match start_session(request, mount_point, shared) {
             Ok(session) => {
-                let abort = Abort::of(mount_point).map(Arc::new);
-                let (shared, mount_point) = (Arc::clone(shared), mount_point.clone());
-                trees.push(Tree { session, shared, mount_point, abort });
+                trees.push(Tree {
+                    session,
+                    shared: Arc::clone(shared),
+                    served: Served::at(mount_point.clone()),
+                });
             }
             Err(refused) => {
                 detach_all(trees);
@@ -186,10 +186,8 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
         };
         first.shared.namespace.watch(trees.iter().map(watcher).collect());
     }
-    let served = |tree: &Tree| Served::at(tree.mount_point.clone(), tree.abort.as_ref().ok().cloned());
-    let served: Vec<_> = trees.iter().map(served).collect();
-    let stopper = Stopper::start(served.clone());
-    Ok(Mounted { trees, served, stopper, source })
+    let stopper = Stopper::start(signals, trees.iter().map(|tree| Arc::clone(&tree.served)).collect());
+    Ok(Mounted { trees, stopper, source })
 }
 
 /// Begins a session for each mount point.
@@ -278,8 +276,8 @@ impl Listener for ToldByOthers {
 /// Takes away what was attached before something went wrong.
 fn detach_all(trees: Vec<Tree>) {
     for tree in trees {
-        if let Err(error) = attach::detach(&tree.mount_point) {
-            log::error!("{} cannot be detached: {error}", tree.mount_point.display());
+        if let Err(error) = attach::detach(tree.served.mount_point()) {
+            log::error!("{} cannot be detached: {error}", tree.served.mount_point().display());
         }
         tree.shared.cache.close();
         tree.shared.flusher.close();
@@ -330,15 +328,8 @@ impl Mounted {
     /// The mount points, and for each the file that ends its connection to the kernel when something is written to it, or
     /// why there is none.
     pub fn aborts(&self) -> impl Iterator<Item = (&Path, io::Result<File>)> {
-        self.trees.iter().map(|tree| {
-            (
-                tree.mount_point.as_path(),
-                match &tree.abort {
-                    Ok(abort) => abort.file(),
-                    Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-                },
-            )
-        })
+        let served = self.trees.iter().map(|tree| &tree.served);
+        served.map(|mount| (mount.mount_point(), mount.abort().and_then(Abort::file)))
     }
 
     /// Serves requests until the tree is unmounted everywhere or the process is told to stop; then closes the store. Each
@@ -347,19 +338,19 @@ impl Mounted {
     /// # Errors
     /// [`MountError`], the first; the store is recovered by the next mount then.
     pub fn serve(self) -> Result<(), MountError> {
-        let Self { trees, served, stopper, source } = self;
+        let Self { trees, stopper, source } = self;
         let source = Arc::new(Mutex::new(source));
         let mut threads = Vec::new();
         let mut outcomes = Vec::new();
-        let mut pairs = trees.into_iter().zip(served);
-        let first = pairs.next();
-        for (tree, served) in pairs {
+        let mut trees = trees.into_iter();
+        let first = trees.next();
+        for tree in trees {
             let source = Arc::clone(&source);
-            let path = tree.mount_point.clone();
-            let thread = ambient::spawn("lockwood-mount", move || tree.serve(&served, &source));
+            let path = tree.served.mount_point().to_owned();
+            let thread = ambient::spawn("lockwood-mount", move || tree.serve(&source));
             threads.push(thread.map_err(|source| MountError::Serving { path, source })?);
         }
-        outcomes.extend(first.map(|(tree, served)| tree.serve(&served, &source)));
+        outcomes.extend(first.map(|tree| tree.serve(&source)));
         // A panic ends the process before it could be seen here.
         outcomes.extend(threads.into_iter().filter_map(|thread| thread.join().ok()));
         if let Some(stopper) = stopper {
@@ -374,8 +365,8 @@ impl Mounted {
 
 impl Tree {
     /// Serves one mount to its end, and ends its session.
-    fn serve(self, served: &Served, source: &Mutex<OpenSource>) -> Result<(), MountError> {
-        let Self { session, shared, mount_point, .. } = self;
+    fn serve(self, source: &Mutex<OpenSource>) -> Result<(), MountError> {
+        let Self { session, shared, served } = self;
         let outcome = session.run();
         served.end();
         // While it has its locks.
@@ -388,9 +379,10 @@ impl Tree {
         shared.cache.close();
         let ended = shared.namespace.end();
         drop(shared);
+        let mount_point = served.mount_point();
         log::info!("{} is unmounted", mount_point.display());
-        let noted = source.lock().unmounted(&mount_point);
-        outcome.map_err(|source| MountError::Serving { path: mount_point, source })?;
+        let noted = source.lock().unmounted(mount_point);
+        outcome.map_err(|source| MountError::Serving { path: mount_point.to_owned(), source })?;
         ended?;
         Ok(noted?)
     }

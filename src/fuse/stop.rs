@@ -21,14 +21,26 @@ const STOP_POLL: Duration = Duration::from_millis(20);
 /// A mount that is served, or was.
 pub(super) struct Served {
     mount_point: PathBuf,
-    abort: Option<Arc<Abort>>,
+    /// What ends its connection; this user may not be allowed to.
+    abort: io::Result<Abort>,
     /// Whether requests are served no more.
     ended: AtomicBool,
 }
 
 impl Served {
-    pub(super) fn at(mount_point: PathBuf, abort: Option<Arc<Abort>>) -> Arc<Self> {
+    /// What has just been mounted there.
+    pub(super) fn at(mount_point: PathBuf) -> Arc<Self> {
+        let abort = Abort::of(&mount_point);
         Arc::new(Self { mount_point, abort, ended: AtomicBool::new(false) })
+    }
+
+    pub(super) fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// What ends its connection, or why nothing does.
+    pub(super) fn abort(&self) -> io::Result<&Abort> {
+        self.abort.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))
     }
 
     pub(super) fn end(&self) {
@@ -46,9 +58,14 @@ pub(super) struct Stopper {
     thread: JoinHandle<()>,
 }
 
+/// The signals that end a mount. What comes before somebody waits for them is kept until then.
+pub(super) fn hear() -> io::Result<Signals> {
+    Signals::new([SIGTERM, SIGINT, SIGHUP])
+}
+
 impl Stopper {
-    pub(super) fn start(mounts: Vec<Arc<Served>>) -> Option<Self> {
-        let started = Signals::new([SIGTERM, SIGINT, SIGHUP]).and_then(|mut signals| {
+    pub(super) fn start(signals: io::Result<Signals>, mounts: Vec<Arc<Served>>) -> Option<Self> {
+        let started = signals.and_then(|mut signals| {
             let handle = signals.handle();
             let thread = ambient::spawn("lockwood-signals", move || {
                 if let Some(signal) = signals.forever().next() {
@@ -86,9 +103,7 @@ fn stop(mounts: &[Arc<Served>]) {
     }
     for mount in served() {
         log::warn!("programs still use {}; ending their requests", mount.mount_point.display());
-        // Why there is none was logged when the mount began.
-        let none = || Err(io::Error::other("this user may not"));
-        if let Err(error) = mount.abort.as_ref().map_or_else(none, |abort| abort.abort()) {
+        if let Err(error) = mount.abort().and_then(Abort::abort) {
             // Like a kill: nothing acknowledged is lost, and the next mount recovers.
             log::error!(
                 "their requests cannot be ended ({error}); the process ends, and the next mount recovers"

@@ -81,29 +81,26 @@ fn keeper_of(daemon: u32) -> Option<u32> {
     })
 }
 
-#[test]
-fn a_killed_daemon_leaves_no_program_waiting() {
-    over_redis(|mut two| {
-        let stuck = Stuck::at_first(&two);
-        signal(stuck.daemon, Signal::KILL);
-        stuck.hears_of_it();
-        let point = two.point(0);
-        assert_eq!(fs::read_dir(&point).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
-        two.mount(0); // Takes away what is dead.
-        assert!(point.join("from/moved").exists());
-        two.finish();
-    });
+fn leaves_no_program_waiting(mut two: Two, death: Signal) {
+    let stuck = Stuck::at_first(&two);
+    signal(stuck.daemon, death);
+    stuck.hears_of_it();
+    let point = two.point(0);
+    assert_eq!(fs::read_dir(&point).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    two.mount(0); // Takes away what is dead.
+    assert!(point.join("from/moved").exists());
+    two.finish();
 }
 
 #[test]
-fn an_abort_of_the_daemon_leaves_no_program_waiting() {
-    over_redis(|mut two| {
-        let stuck = Stuck::at_first(&two);
-        signal(stuck.daemon, Signal::ABORT);
-        stuck.hears_of_it();
-        two.mount(0);
-        two.finish();
-    });
+fn a_killed_daemon_leaves_no_program_waiting() {
+    over_redis(|two| leaves_no_program_waiting(two, Signal::KILL));
+}
+
+/// As one that has met a defect of its own does.
+#[test]
+fn a_daemon_that_aborts_leaves_no_program_waiting() {
+    over_redis(|two| leaves_no_program_waiting(two, Signal::ABORT));
 }
 
 #[test]

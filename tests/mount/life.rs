@@ -227,7 +227,7 @@ fn a_mount_whose_daemon_stands_still_goes_away_by_force_and_nobody_waits_for_it(
     mounted.assert_clean();
 }
 
-/// From when it can be seen on, whatever else begins beside it.
+/// From the moment on when it can be seen, whatever else begins beside it.
 #[test]
 fn a_signal_right_after_the_mount_is_there_ends_it_in_order() {
     let Some(mounted) = Mounted::unmounted() else { return };
@@ -240,8 +240,6 @@ fn a_signal_right_after_the_mount_is_there_ends_it_in_order() {
             assert!(begun.elapsed() < LIMIT, "it is not mounted");
             std::thread::yield_now();
         }
-        // The kernel shows a mount before the call that makes it has returned.
-        std::thread::sleep(Duration::from_millis(5));
         signal(daemon.id(), Signal::TERM);
         let ended = wait(&mut daemon, LIMIT).expect("it does not end");
         assert_eq!(ended.code(), Some(0), "{ended}");

@@ -114,10 +114,7 @@ fn run(shared: &Shared, request: &BreakRequest, by: &Arc<str>) -> Result<BreakRe
             let fenceable = shared.namespace.is_shared() || served(shared, id, |_| ()).is_some();
             let session = document(shared, id)?.filter(|_| fenceable);
             let session = session.ok_or_else(|| {
-                Refusal::NotThere(refusals::no_session(
-                    id,
-                    &shared.control.facts().mount_point.to_string_lossy(),
-                ))
+                Refusal::NotThere(refusals::no_session(id, &shared.control.facts().mount_point))
             })?;
             if !request.force && is_live(shared, id) {
                 let operations = shared.namespace.locks().operations()?;
@@ -135,8 +132,7 @@ fn break_lock(
     by: &Arc<str>,
 ) -> Result<BreakReport, Refusal> {
     let locks = shared.namespace.locks();
-    let not_there =
-        || Refusal::NotThere(refusals::no_lock(id, &shared.control.facts().mount_point.to_string_lossy()));
+    let not_there = || Refusal::NotThere(refusals::no_lock(id, &shared.control.facts().mount_point));
     let lock = locks.document(id)?.ok_or_else(not_there)?;
     if !request.force && lock.holders.iter().any(|holder| is_live(shared, holder.session)) {
         return Err(Refusal::Live(refusals::lock_is_live(&lock, |session| document(shared, session))?));

@@ -1,5 +1,6 @@
 //! What may be broken, and the words in which it is refused: the same through a mount and by the URL of a volume. Pure.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 use crate::document::Session;
@@ -31,12 +32,12 @@ impl BreakTarget {
 }
 
 /// There is no such session. `target`: where somebody looked.
-pub fn no_session(id: SessionId, target: &str) -> String {
+pub fn no_session(id: SessionId, target: &(impl AsRef<OsStr> + ?Sized)) -> String {
     format!("no session {id}; `lockwood sessions {}` lists them", quoted(target))
 }
 
 /// Nobody holds the lock.
-pub fn no_lock(id: &LockId, target: &str) -> String {
+pub fn no_lock(id: &LockId, target: &(impl AsRef<OsStr> + ?Sized)) -> String {
     format!("no lock {} ({id}); `lockwood locks {}` lists them", id.encoded(), quoted(target))
 }
 

@@ -201,11 +201,7 @@ fn closing(owner: &Owner) -> bool {
     if owner.mount_points.is_empty() {
         return true; // A command, which ends by itself; or a mount that has let go of its last mount point.
     }
-    // Where processes are hidden (hidepid of proc(5)), this one's own table has to do.
-    let table = fs::read(format!("/proc/{}/mountinfo", owner.pid)).map(|table| mounts::parse(&table));
-    let hidden =
-        |e: &io::Error| matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
-    match table.or_else(|e| if hidden(&e) && mounts::is_there(owner.pid) { mounts::own() } else { Err(e) }) {
+    match mounts::of(owner.pid) {
         Ok(table) => !owner.mount_points().any(|path| table.iter().any(|m| m.mount_point == path)),
         Err(_) => true, // Gone or going.
     }
