@@ -2,7 +2,9 @@
 //! and each phase every target takes its turn, in an order that rotates. `scripts/bench` mounts the targets.
 //!
 //! What is hard: a ratio of two figures that were taken minutes apart says little on a shared machine. So the ratio is
-//! of medians over rounds, and its spread is that of the ratios within each round.
+//! of medians over rounds, and its spread is that of the ratios within each round. Where a scheduler puts programs and
+//! daemons decides by a factor of two and more whether a request wakes a sleeping core, and stays so for a whole phase. So
+//! each thread keeps a core of its own, whatever it measures.
 
 #![allow(clippy::disallowed_methods)] // A program outside of the library: it may have a clock of its own.
 
@@ -108,14 +110,19 @@ fn measure(options: &Options, desks: &[Vec<Desk>]) -> Res<Vec<Vec<Vec<f64>>>> {
     Ok(table)
 }
 
-/// One phase on one target by all threads at once: prepared and cleaned off the clock.
+/// One phase on one target by all threads at once, each on a core of its own while there are any: prepared and cleaned off
+/// the clock.
 fn cell(phase: &Phase, desks: &[Desk]) -> Res<f64> {
     common::in_parallel("prepare", desks, |desk| {
         (phase.prepare)(desk).map_err(|e| format!("preparing: {e}"))
     })?;
     phase.settle()?;
     let start = std::sync::Barrier::new(desks.len());
-    let spans = common::in_parallel("run", desks, |desk| {
+    let cores = sys::cores();
+    let spans = common::in_parallel("run", desks.iter().enumerate(), |(thread, desk)| {
+        if let Some(core) = cores.get(thread % cores.len().max(1)) {
+            sys::stay_on(*core).map_err(|e| format!("cannot stay on processor {core}: {e}"))?;
+        }
         start.wait();
         let from = common::now();
         let operations = (phase.run)(desk).map_err(|e| e.to_string())?;

@@ -218,6 +218,29 @@ pub(crate) fn set_up_process() {
     }
 }
 
+/// The processors that this process may run on; none if the kernel does not say.
+pub(crate) fn cores() -> Vec<usize> {
+    // SAFETY: a set of processors is bits, and all of them may be 0.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is live and of the size that is given.
+    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } != 0 {
+        return Vec::new();
+    }
+    // SAFETY: each number is within the set.
+    (0..libc::CPU_SETSIZE as usize).filter(|core| unsafe { libc::CPU_ISSET(*core, &set) }).collect()
+}
+
+/// Keeps this thread on one of the [`cores`].
+pub(crate) fn stay_on(core: usize) -> io::Result<()> {
+    // SAFETY: as above; the number is one that the kernel has given.
+    let refused = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    };
+    if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The symbol of an errno, as people know it.
 pub(crate) fn errno_name(errno: i32) -> String {
     let name = match errno {
