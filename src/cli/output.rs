@@ -1,5 +1,6 @@
 //! What verbs print: tables, JSON, and progress on long work.
 
+use std::borrow::Cow;
 use std::io::{self, Write as _};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -28,10 +29,24 @@ pub(super) fn print_json(value: &Value) -> io::Result<()> {
     print(&format!("{value:#}\n"))
 }
 
+/// Text on one line, with what would drive a terminal escaped: much of what is shown others have named.
+pub(super) fn on_one_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let escaped = |character: char| match character.is_control() {
+        true => character.escape_default().to_string(),
+        false => character.to_string(),
+    };
+    text.chars().map(escaped).collect::<String>().into()
+}
+
 /// Rows under a header, in columns.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let on_lines = |row: &Vec<String>| row.iter().map(|cell| on_one_line(cell).into_owned()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(on_lines).collect();
     let mut widths: Vec<usize> = header.iter().map(|h| measure_text_width(h)).collect();
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(measure_text_width(cell));
         }
@@ -73,4 +88,16 @@ pub(super) fn spinner(message: String) -> ProgressBar {
     }
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_line_for_each_row_and_drives_no_terminal() {
+        let rows = [vec!["/a".to_owned(), "sh -c sleep 2\n/fake \u{1b}[2J\u{7}é".to_owned()]];
+        let text = table(&["PATH", "OPERATION"], &rows);
+        assert_eq!(text, "PATH  OPERATION\n/a    sh -c sleep 2\\n/fake \\u{1b}[2J\\u{7}é\n");
+    }
 }

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::error::ContentError;
 use super::host;
+use crate::store::embedded::layout::BALLAST;
 
 /// The file of one directory of backing files.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) struct Ballast {
 
 impl Ballast {
     pub(super) fn new(root: &Path) -> Self {
-        Self { path: root.join("ballast"), held: Mutex::default() }
+        Self { path: root.join(BALLAST), held: Mutex::default() }
     }
 
     pub(super) fn is_held(&self) -> bool {

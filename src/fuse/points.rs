@@ -17,7 +17,7 @@ pub(super) fn usable(paths: &[PathBuf], store: Option<&Path>) -> Result<Vec<Path
     for path in paths {
         let point = usable_mount_point(path)?;
         if let Some(store) = store {
-            refuse_store_below(&point, store)?;
+            refuse_through_itself(&point, store)?;
         }
         for other in &found {
             let cause = if *other == point {
@@ -92,13 +92,16 @@ fn detach_dead(path: &Path) -> io::Result<()> {
     attach::detach(path)
 }
 
-/// A store below its own mount point would be reached through itself.
-fn refuse_store_below(mount_point: &Path, store: &Path) -> Result<(), MountError> {
+/// A store below its own mount point, or with it in itself, would be reached through itself.
+fn refuse_through_itself(mount_point: &Path, store: &Path) -> Result<(), MountError> {
+    let refused = |cause: String| Err(MountError::MountPoint { path: mount_point.to_owned(), cause });
     match store.canonicalize() {
-        Ok(store) if store.starts_with(mount_point) => Err(MountError::MountPoint {
-            path: mount_point.to_owned(),
-            cause: format!("the store {} is below it", store.display()),
-        }),
+        Ok(store) if store.starts_with(mount_point) => {
+            refused(format!("the store {} is below it", store.display()))
+        }
+        Ok(store) if mount_point.starts_with(&store) => {
+            refused(format!("it is in the store {} itself", store.display()))
+        }
         _ => Ok(()), // A store that does not exist is reported when it is opened.
     }
 }

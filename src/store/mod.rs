@@ -364,12 +364,12 @@ pub fn for_each<R: Reader + ?Sized, E: From<StoreError>>(
     range: Range,
     mut visit: impl FnMut(Key, Result<Stored, StoreError>) -> Result<(), E>,
 ) -> Result<(), E> {
-    const PAGE: usize = 1024;
+    let limit = range.page();
     let mut start = Start::First;
     loop {
-        let page = reader.scan(&Scan { range, start, limit: PAGE })?;
+        let page = reader.scan(&Scan { range, start, limit })?;
         let Some((last, _)) = page.last() else { return Ok(()) };
-        let more = page.len() >= PAGE;
+        let more = page.len() >= limit;
         start = Start::After(last.clone());
         for (key, item) in page {
             visit(key, item)?;

@@ -17,6 +17,16 @@ pub enum Range {
     Chunks(Ino),
 }
 
+impl Range {
+    /// How many documents are read at once by who reads them all: some MB at most, of the large ones as well.
+    pub(super) fn page(self) -> usize {
+        match self {
+            Self::All(Kind::Chunk | Kind::Xattr) | Self::Xattrs(_) | Self::Chunks(_) => 64,
+            Self::All(_) | Self::Entries(_) => 1024,
+        }
+    }
+}
+
 /// Where a scan begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {

@@ -412,3 +412,12 @@ fn umount_says_where_else_the_tree_is_mounted() {
     until("the daemon ends", || !is_alive(mounted.pid()));
     mounted.assert_clean();
 }
+
+/// It would be reached through itself, and whoever touches it would wait for ever.
+#[test]
+fn a_store_is_not_mounted_within_itself() {
+    let Some(mounted) = Mounted::new() else { return };
+    mounted.umount();
+    let words = lockwood([Path::new("mount"), &mounted.store, &mounted.store.join("content")]).refused();
+    assert!(words.contains("it is in the store"), "{words}");
+}

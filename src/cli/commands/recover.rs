@@ -13,7 +13,7 @@ use serde_json::json;
 use super::sessions::{self, readable_session};
 use crate::cli::Failure;
 use crate::cli::args::Recover;
-use crate::cli::output::{countdown, print, print_json};
+use crate::cli::output::{countdown, on_one_line, print, print_json};
 use crate::cli::target::{SharedVolume, Target};
 use crate::content::BackingFiles;
 use crate::document::{Document, Kind, Orphan, Session, SessionId};
@@ -270,7 +270,7 @@ fn words(report: &Report) -> String {
 
 fn named(session: &Session) -> String {
     let Session { id, pid, host, mount_point, .. } = session;
-    format!("session {id} (process {pid} on {host}, {mount_point})")
+    format!("session {id} (process {pid} on {}, {})", on_one_line(host), on_one_line(mount_point))
 }
 
 /// What was done about what a session had left.

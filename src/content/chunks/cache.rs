@@ -107,12 +107,21 @@ impl ChunkFile {
         let (Some(first), Some(&last)) = (pieces.first(), wanted.last()) else {
             return Ok(found.into_iter().flatten().collect());
         };
+        let needed = wanted.len();
         let goes_on = first.index.checked_sub(1).is_some_and(|i| cache.under(ino, i, view.version).is_some());
         if goes_on && pieces.last().is_some_and(|piece| piece.index == last) {
             let behind_end = view.size.div_ceil(self.chunks.shared.chunk_bytes);
             wanted.extend((last + 1..behind_end).take(CHUNKS_AHEAD as usize));
         }
-        let mut fetched = self.fetch(&wanted)?.into_iter();
+        let fetched = match self.fetch(&wanted) {
+            // What nobody has asked for yet fails no read.
+            Err(_) if wanted.len() > needed => {
+                wanted.truncate(needed);
+                self.fetch(&wanted)?
+            }
+            fetched => fetched?,
+        };
+        let mut fetched = fetched.into_iter();
         for (index, held) in wanted.iter().zip(fetched.as_slice()) {
             cache.read(ino, *index, view.version, held.clone());
         }

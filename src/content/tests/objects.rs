@@ -269,6 +269,19 @@ fn hosts_that_write_different_bytes_of_one_chunk_lose_none_and_leave_nothing() {
 }
 
 #[test]
+fn what_is_before_a_lost_object_can_be_read_in_a_row() {
+    let world = World::new();
+    let file = world.host(HERE).file(1);
+    file.write_at(&[1; 6 * CHUNK as usize], 0, None).unwrap();
+    wait(world.objects.delete(&world.object(4))).unwrap();
+    let next = world.host(THERE).file(1);
+    for index in [0, 1, 2, 3, 5] {
+        assert_eq!(read(&next, index * CHUNK, CHUNK as usize, 1).unwrap(), [1; CHUNK as usize]);
+    }
+    read(&next, 4 * CHUNK, 1, 1).unwrap_err();
+}
+
+#[test]
 fn a_lost_or_altered_object_is_an_error_that_names_it_and_never_zeros() {
     let world = World::new();
     let file = world.host(HERE).file(1);

@@ -262,11 +262,12 @@ impl SharedLocks {
             return Ok(());
         }
         let (asked, keep_for) = (self.store.clock.now(), self.settings.keep_for);
-        let found = self.store.cells.read_many(&keys)?;
+        let found = self.store.cells.read_each(&keys)?;
         let judge = Judge { session: self.standing.session(), asked, keep_for };
         let mut judged = Ok(());
         for (key, found) in keys.iter().zip(found) {
-            match self.kept.judge(key, found.as_ref(), &judge) {
+            let looked = found.map_err(LockError::from);
+            match looked.and_then(|found| self.kept.judge(key, found.as_ref(), &judge)) {
                 Ok(ended) => self.let_go(key, ended),
                 // Who waits for the others must not wait for that.
                 Err(error) => judged = Err(error),

@@ -1,8 +1,9 @@
 //! A session whose document does not decode: it keeps nobody from anything but its own locks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::world::{SLOTS, World, hold};
+use super::world::{SLOTS, World, hold, rename};
 use crate::ambient::Clock;
 use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::lock::session::{Observer, Which, key};
@@ -61,4 +62,21 @@ fn the_others_are_looked_at() {
     let look = other.member.recoverer().look(Which::Known(&known), &mut observer, &|_| true, &|_| false);
     let others: Vec<_> = look.unwrap().others.iter().map(|session| session.id).collect();
     assert_eq!(others, [SessionId(3)]);
+}
+
+#[test]
+fn a_lock_that_cannot_be_read_keeps_no_share_of_another_from_who_waits() {
+    let world = World::new();
+    let (host, other) = (world.join(1), world.join(2));
+    let locks = host.keeping(Duration::from_secs(10));
+    for _ in 0..3 {
+        for (from, to) in [("/a/x", "/a/y"), ("/b/x", "/b/y")] {
+            drop(locks.acquire(&rename(from, to), "work".into(), Duration::ZERO).unwrap());
+        }
+    }
+    host.cells.damage(CellKey::Lock("%2Fa".into()));
+    let of_host = locks.clone();
+    other.clock.on_sleep(move |_| drop(of_host.look_at_kept()));
+    drop(other.acquire(&hold("/b"), 5000).unwrap());
+    assert!(matches!(locks.look_at_kept(), Err(LockError::Store(_))));
 }

@@ -104,12 +104,21 @@ impl Namespace {
             match self.commit(&commit) {
                 // Not read anew: others may have removed it by now.
                 Ok(version) => Ok(Some((ino, NodeRef::written(version, node)))),
-                Err(NamespaceError::Conflict(key)) if key == entry_key => Err(NamespaceError::Exists),
-                Err(NamespaceError::Conflict(key)) if key == Key::Node(ino) => Ok(None),
-                Err(NamespaceError::Conflict(_)) => Err(NamespaceError::NotFound),
+                // Maybe for want of a turn, where many make names in a directory: so it is looked whether it is so. Whether
+                // the directory is still there the next attempt finds out.
+                Err(NamespaceError::Conflict(key)) if key == entry_key && self.is_there(&key)? => {
+                    Err(NamespaceError::Exists)
+                }
+                Err(NamespaceError::Conflict(key)) if key == Key::Node(ino) && self.is_there(&key)? => {
+                    Ok(None)
+                }
                 Err(other) => Err(other),
             }
         })
+    }
+
+    fn is_there(&self, key: &Key) -> Result<bool> {
+        Ok(self.store.get(key)?.is_some())
     }
 
     fn inherit(&self, make: &Make<'_>, parent: &NodeRef) -> Result<Inherited> {

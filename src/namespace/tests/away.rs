@@ -36,6 +36,8 @@ pub(super) struct Engine {
     pub(super) before_rename: Mutex<Option<Meanwhile>>,
     /// Of each commit that has taken locks, and of nothing else.
     pub(super) locks_taken: Mutex<Vec<Durability>>,
+    /// The next change of names is refused for this document, as if it had changed.
+    pub(super) refuses: Mutex<Option<Key>>,
     /// No name is changed after that.
     pub(super) names_stay: AtomicBool,
     /// Nobody is told of anything.
@@ -101,6 +103,9 @@ impl Store for Engine {
                 self.memory.commit(commit)?;
             }
             return Err(StoreError::Unknown("a test".to_owned()).into());
+        }
+        if of_names && let Some(key) = self.refuses.lock().take() {
+            return Err(CommitError::Conflict(key));
         }
         if of_names && self.names_stay.load(SeqCst) {
             return Err(is_away().into());

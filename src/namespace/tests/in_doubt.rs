@@ -1,4 +1,5 @@
-//! Renames of which the store does not say whether they were made: what becomes of them, and of their locks.
+//! Renames of which the store does not say whether they were made: what becomes of them, and of their locks; and names that
+//! it refuses without a reason of theirs.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
@@ -7,7 +8,9 @@ use super::advisory::Hosts;
 use super::away::Engine;
 use super::world::{PATIENCE, ROOT, name};
 use crate::ambient;
+use crate::document::{Ino, Key};
 use crate::lock::LockError;
+use crate::namespace::ops::make::{Make, What};
 use crate::namespace::ops::rename::{Manner, Patience, Rename};
 use crate::namespace::{Caller, Namespace, NamespaceError as E, Result};
 use crate::store::{CommitError, Store as _, StoreError};
@@ -95,4 +98,23 @@ fn a_mount_ends_though_a_rename_is_in_doubt_and_its_locks_go_with_its_session() 
     hosts.engine.names_stay.store(false, SeqCst);
     rename(&hosts.grace, "f", "h", Manner::Replace).unwrap();
     hosts.grace.end().unwrap();
+}
+
+/// Where many make names in a directory, an engine that changes one document at a time may give up for want of a turn: that
+/// says nothing of what is there.
+#[test]
+fn a_name_that_is_refused_for_no_reason_is_made() {
+    let hosts = Hosts::over(Engine::default(), false);
+    let make = |text: &str| {
+        let (name, what, caller) = (&name(text), What::Regular, Caller::ROOT);
+        hosts.ada.make(&Make { parent: ROOT, name, what, mode: 0o644, umask: 0, caller }).map(|(ino, _)| ino)
+    };
+    let first = make("first").unwrap();
+    let key = Key::Entry(ROOT, name("second"));
+    for (refused, text) in [(Key::Node(ROOT), "a"), (Key::Node(Ino(first.0 + 2)), "b"), (key, "second")] {
+        *hosts.engine.refuses.lock() = Some(refused);
+        make(text).unwrap();
+        assert!(hosts.engine.refuses.lock().is_none());
+        assert!(matches!(make(text), Err(E::Exists)));
+    }
 }

@@ -19,6 +19,8 @@ use crate::shell::quoted;
 use crate::store::{Commit, CommitError, Reader, Store, StoreError};
 
 const MARKER: &str = "LOCKWOOD";
+/// See [`Layout::ballast`].
+pub const BALLAST: &str = "ballast";
 
 /// The paths of an embedded store.
 #[derive(Clone, Debug)]
@@ -169,6 +171,11 @@ impl Layout {
     /// Where the bytes of large files are.
     pub fn content(&self) -> PathBuf {
         self.root.join("content")
+    }
+
+    /// Where a process that lets others write to the disk keeps room by taking it.
+    pub fn ballast(&self) -> PathBuf {
+        self.content().join(BALLAST)
     }
 
     /// The file that says who has the store open.

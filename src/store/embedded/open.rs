@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use super::layout::{self, Layout, LayoutError};
 use super::owner::{self, OwnerError, Ownership};
@@ -51,6 +52,13 @@ impl OpenVolume {
         let unclean = ownership.unclean_boot_id();
         if unclean.is_some() {
             log::warn!("{}: the process that had it open last died without closing it", root.display());
+        }
+        // It is of a process that is dead, and on a full disk opening and cleaning up need the room.
+        match fs::remove_file(layout.ballast()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                log::warn!("{}: {error}; the room that it takes stays taken", layout.ballast().display());
+            }
+            _ => {}
         }
         // After a clean end as well: what has been altered since must not reach the database, which trusts its journal.
         let torn_pages = unclean.is_some_and(|boot_id| boot_id != owner::boot_id());
