@@ -239,6 +239,7 @@ pub(crate) fn break_by_url(mut lonely: Lonely) {
     assert!(refused.contains("is at work") && refused.contains("--force fences it"), "{refused}");
     let refused = lonely.break_by_url(&["/a/b"]).refused();
     assert!(refused.contains("lock /a/b") && refused.contains(&session), "{refused}");
+    assert!(refused.contains("--session --force fences the sessions that hold it"), "{refused}");
     let refused = lonely.break_by_url(&["/a/b", "--force"]).refused();
     assert!(refused.contains("--session fences the sessions that hold it"), "{refused}");
     assert!(lonely.break_by_url(&["/nobody", "--force"]).refused().contains("no lock"));

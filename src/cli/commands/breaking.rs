@@ -103,7 +103,7 @@ fn fence(volume: &SharedVolume, request: &BreakRequest) -> Result<BreakReport, F
             let holders: BTreeSet<SessionId> = lock.holders.iter().map(|holder| holder.session).collect();
             let holders: Vec<Session> = holders.into_iter().filter_map(find).collect();
             if !request.force && holders.iter().any(is_live) {
-                return Err(refusals::lock_is_live(&lock, |session| Ok(find(session)))?.into());
+                return Err(refusals::lock_is_live(&lock, true, |session| Ok(find(session)))?.into());
             }
             if !request.session {
                 return Err(refusals::not_one_by_one(&id).into());

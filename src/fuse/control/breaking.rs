@@ -135,7 +135,10 @@ fn break_lock(
     let not_there = || Refusal::NotThere(refusals::no_lock(id, &shared.control.facts().mount_point));
     let lock = locks.document(id)?.ok_or_else(not_there)?;
     if !request.force && lock.holders.iter().any(|holder| is_live(shared, holder.session)) {
-        return Err(Refusal::Live(refusals::lock_is_live(&lock, |session| document(shared, session))?));
+        let fences = request.session || shared.namespace.is_shared();
+        return Err(Refusal::Live(refusals::lock_is_live(&lock, fences, |session| {
+            document(shared, session)
+        })?));
     }
     if request.session {
         let sessions: BTreeSet<SessionId> = lock.holders.iter().map(|holder| holder.session).collect();

@@ -50,18 +50,23 @@ pub fn not_one_by_one(id: &LockId) -> String {
     )
 }
 
-/// Who holds a lock, and what breaking it would do.
+/// Who holds a lock, and what breaking it would do. `fences`: their whole sessions, as where many hosts share the volume.
 ///
 /// # Errors
 /// Those of `whose`, which finds the documents of sessions.
 pub fn lock_is_live(
     lock: &LockDocument,
+    fences: bool,
     whose: impl Fn(SessionId) -> Result<Option<Session>, NamespaceError>,
 ) -> Result<String, NamespaceError> {
+    let mut mount_points = Vec::new();
     let mut text = format!("lock {} ({}) is held by a session that is at work:", lock.id, lock.id.encoded());
     for holder in &lock.holders {
         let whose = match whose(holder.session)? {
-            Some(session) => format!("process {} on {}", session.pid, session.host),
+            Some(Session { pid, host, mount_point, .. }) => {
+                mount_points.push(format!("{mount_point} on {host}"));
+                format!("process {pid} on {host}")
+            }
             None => "unknown process".to_owned(),
         };
         for operation in &holder.operations {
@@ -70,9 +75,18 @@ pub fn lock_is_live(
             let _ = write!(text, "\n  {} since {since} by session {id} ({whose}): {what}", lock.lock_type);
         }
     }
-    text.push_str(
-        "\n--force breaks it: what holds it changes nothing any more, and who waits for it goes on",
-    );
+    if fences {
+        let _ = write!(
+            text,
+            "\n--session --force fences the sessions that hold it: {} can be read but changes nothing any more, until it \
+             is unmounted and mounted again",
+            mount_points.join(", ")
+        );
+    } else {
+        text.push_str(
+            "\n--force breaks it: what holds it changes nothing any more, and who waits for it goes on",
+        );
+    }
     Ok(text)
 }
 
