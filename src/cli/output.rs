@@ -1,6 +1,5 @@
 //! What verbs print: tables, JSON, and progress on long work.
 
-use std::borrow::Cow;
 use std::io::{self, Write as _};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -9,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use crate::ambient;
-use crate::lock::Timestamp;
+use crate::lock::{Timestamp, printable};
 
 /// Prints to standard output. A reader that has gone away (`| head`) is no error.
 pub(super) fn print(text: &str) -> io::Result<()> {
@@ -29,21 +28,11 @@ pub(super) fn print_json(value: &Value) -> io::Result<()> {
     print(&format!("{value:#}\n"))
 }
 
-/// Text on one line, with what would drive a terminal escaped: much of what is shown others have named.
-pub(super) fn on_one_line(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return text.into();
-    }
-    let escaped = |character: char| match character.is_control() {
-        true => character.escape_default().to_string(),
-        false => character.to_string(),
-    };
-    text.chars().map(escaped).collect::<String>().into()
-}
-
 /// Rows under a header, in columns.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
-    let on_lines = |row: &Vec<String>| row.iter().map(|cell| on_one_line(cell).into_owned()).collect();
+    // Much of what is shown others have named.
+    let on_lines =
+        |row: &Vec<String>| row.iter().map(|cell| printable(cell.as_bytes()).into_owned()).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(on_lines).collect();
     let mut widths: Vec<usize> = header.iter().map(|h| measure_text_width(h)).collect();
     for row in &rows {

@@ -216,7 +216,7 @@ fn check_name(name: &[u8]) -> Result<(), &'static str> {
 }
 
 /// Bytes as one line of text for people: what is not UTF-8 is replaced, control characters are escaped.
-fn printable(bytes: &[u8]) -> Cow<'_, str> {
+pub fn printable(bytes: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(bytes);
     // Nearly every path, and every rename describes two.
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {

@@ -37,7 +37,7 @@ mod who;
 
 pub use document::{ClaimEntry, HolderEntry, LockDocument, OperationDocument, OperationEntry, WaiterEntry};
 pub use error::{Blocked, HeldBy, LockError};
-pub use id::LockId;
+pub use id::{LockId, printable};
 pub use provider::{LockGuard, Locks, operations_of};
 pub use redlock::{Redlock, RedlockGuard};
 pub use set::{LockEntry, LockSet, Mode};

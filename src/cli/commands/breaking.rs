@@ -10,12 +10,12 @@ use std::process::ExitCode;
 
 use crate::cli::Failure;
 use crate::cli::args::Break;
-use crate::cli::output::{age, on_one_line, print, print_json};
+use crate::cli::output::{age, print, print_json};
 use crate::cli::target::{SharedVolume, Target, control_path, readable};
 use crate::document::{Session, SessionId, SessionState};
 use crate::fuse::control::refusals::{self, BreakTarget};
 use crate::fuse::control::{BreakAnswer, BreakReport, BreakRequest, FencedSession};
-use crate::lock::{LockId, OperationDocument, operations_of};
+use crate::lock::{LockId, OperationDocument, operations_of, printable};
 use crate::namespace::{Outsider, Recovered};
 use crate::store::StoreError;
 
@@ -152,7 +152,8 @@ fn fenced_session(done: Recovered) -> FencedSession {
 
 /// What became of an operation whose session was fenced.
 pub(super) fn released_words(operation: &OperationDocument) -> String {
-    let mut text = format!("  {}, begun {} ago\n", on_one_line(&operation.operation), age(operation.since));
+    let mut text =
+        format!("  {}, begun {} ago\n", printable(operation.operation.as_bytes()), age(operation.since));
     let locks: Vec<String> =
         operation.holds.iter().map(|held| format!("{} ({})", held.id, held.lock_type)).collect();
     if !locks.is_empty() {
@@ -185,7 +186,7 @@ fn words(report: &BreakReport) -> String {
             operation.holds.iter().map(|held| format!("{} ({})", held.id, held.lock_type)).collect();
         text.push_str(&format!(
             "{}, begun {} ago\n",
-            on_one_line(&operation.operation),
+            printable(operation.operation.as_bytes()),
             age(operation.since)
         ));
         text.push_str(&format!("  {}\n", broken.outcome));

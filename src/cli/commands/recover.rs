@@ -13,11 +13,12 @@ use serde_json::json;
 use super::sessions::{self, readable_session};
 use crate::cli::Failure;
 use crate::cli::args::Recover;
-use crate::cli::output::{countdown, on_one_line, print, print_json};
+use crate::cli::output::{countdown, print, print_json};
 use crate::cli::target::{SharedVolume, Target};
 use crate::content::BackingFiles;
 use crate::document::{Document, Kind, Orphan, Session, SessionId};
 use crate::fuse::control::refusals;
+use crate::lock::printable;
 use crate::lock::session::{DEFAULT_LEASE, Observer, observe};
 use crate::namespace::{Looked, Namespace, Outsider, Recovered, SessionInfo, Settings};
 use crate::shell::quoted;
@@ -270,7 +271,11 @@ fn words(report: &Report) -> String {
 
 fn named(session: &Session) -> String {
     let Session { id, pid, host, mount_point, .. } = session;
-    format!("session {id} (process {pid} on {}, {})", on_one_line(host), on_one_line(mount_point))
+    format!(
+        "session {id} (process {pid} on {}, {})",
+        printable(host.as_bytes()),
+        printable(mount_point.as_bytes())
+    )
 }
 
 /// What was done about what a session had left.

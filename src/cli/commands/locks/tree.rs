@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::cli::commands::sessions::Seen;
 use crate::cli::output::{age, table};
-use crate::lock::{LockDocument, LockId, SessionId};
+use crate::lock::{LockDocument, SessionId, printable};
 
 const HEADER: [&str; 7] = ["TREE", "MODE", "STATE", "SESSION", "PROCESS", "FOR", "OPERATION"];
 
@@ -84,14 +84,10 @@ fn process(id: SessionId, sessions: &[Seen]) -> String {
     seen.map_or_else(|| "?".to_owned(), |seen| format!("{} {}", seen.session.host, seen.session.pid))
 }
 
-/// A name for people, on one line.
-fn printable(name: &[u8]) -> String {
-    LockId::from_components([name]).map(|id| id.to_string().split_off(1)).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::LockId;
 
     fn document(path: &str, holders: &[&str], waiters: &[&str]) -> LockDocument {
         let operations = |names: &[&str]| -> Vec<_> {
