@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 use crate::document::Session;
-use crate::lock::{LockDocument, LockId, OperationDocument, SessionId};
+use crate::lock::{LockDocument, LockId, OperationDocument, SessionId, printable};
 use crate::namespace::NamespaceError;
 use crate::shell::quoted;
 
@@ -64,13 +64,14 @@ pub fn lock_is_live(
     for holder in &lock.holders {
         let whose = match whose(holder.session)? {
             Some(Session { pid, host, mount_point, .. }) => {
-                mount_points.push(format!("{mount_point} on {host}"));
+                mount_points.push(format!("{} on {host}", printable(mount_point.as_bytes())));
                 format!("process {pid} on {host}")
             }
             None => "unknown process".to_owned(),
         };
         for operation in &holder.operations {
-            let (what, since, id) = (&operation.operation, operation.since, holder.session);
+            let (what, since, id) =
+                (printable(operation.operation.as_bytes()), operation.since, holder.session);
             // Writing to a string does not fail.
             let _ = write!(text, "\n  {} since {since} by session {id} ({whose}): {what}", lock.lock_type);
         }
@@ -93,6 +94,7 @@ pub fn lock_is_live(
 /// A session that is at work, and what fencing it would do. `operations`: all that hold locks or wait for them.
 pub fn session_is_live(session: &Session, operations: &[OperationDocument]) -> String {
     let Session { id, pid, host, mount_point, .. } = session;
+    let mount_point = printable(mount_point.as_bytes());
     format!(
         "session {id} is at work: process {pid} on {host} serves {mount_point}, and {} of its operations hold or \
          wait for locks\n--force fences it: {mount_point} can be read but changes nothing any more, until it is \
