@@ -117,7 +117,7 @@ Options (-o, as in mount(8)):
   xattr, noxattr         have extended attributes and access control lists (default), or none: then `ls -l` of many files
   takes half as long and less (docs/semantics.md says what that costs)
   log=FILE               where the daemon logs to (default: the file `log` in the store; of a shared
-  store: /var/log/lockwood/MOUNT-POINT.log, or $XDG_STATE_HOME/lockwood/)
+  store: MOUNT-POINT.log, with - for each /, in /var/log/lockwood or $XDG_STATE_HOME/lockwood)
 Of volumes that many hosts share:
   cache_ttl=SECONDS      nothing that others may have changed is remembered for longer (default 1)
   lease=SECONDS          without a sign of life others take this mount for dead (default 10)

@@ -1,7 +1,9 @@
 //! The background process of a mount: starting it, waiting until it is ready, and where its log goes.
 
+use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -140,8 +142,21 @@ pub(super) fn log_path(
     };
     fs::create_dir_all(&directory).map_err(|e| format!("the directory {}: {e}", directory.display()))?;
     let first = mount_points.first().map(std::path::absolute).transpose()?.unwrap_or_default();
-    let name = first.to_string_lossy().trim_matches('/').replace('/', "-");
-    Ok(directory.join(format!("{name}.log")))
+    Ok(directory.join(log_name(&first)))
+}
+
+/// The name of a mount point's log. No two have the same: `-` stands for `/`, and for itself behind a `%`.
+fn log_name(mount_point: &Path) -> OsString {
+    let mut name = Vec::new();
+    for byte in mount_point.as_os_str().as_bytes().iter().skip(1) {
+        match byte {
+            b'/' => name.push(b'-'),
+            b'-' | b'%' => name.extend([b'%', *byte]),
+            byte => name.push(*byte),
+        }
+    }
+    name.extend(b".log");
+    OsString::from_vec(name)
 }
 
 /// Sets a log aside that has grown too large, before a daemon begins to write to it.
@@ -178,6 +193,13 @@ pub(super) fn abort_on_panic() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_mount_points_share_a_log() {
+        let name = |text: &str| log_name(Path::new(text));
+        assert_eq!(name("/mnt/a/b"), "mnt-a-b.log");
+        assert_eq!(name("/mnt/a-b%"), "mnt-a%-b%%.log");
+    }
 
     #[test]
     fn the_last_error_of_a_log_is_shown_to_its_end() {

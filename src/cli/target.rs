@@ -125,9 +125,9 @@ impl fmt::Display for SharedVolume {
     }
 }
 
-/// Root looks into no store whose documents are another user's: even to be read they are opened with files that are made
-/// anew, and this user could not open those any more. One that root has opened before, as by a mount, is spoiled already.
-fn refuse_anothers(layout: &Layout) -> Result<(), Failure> {
+/// Root opens no store whose documents are another user's: even to be read they are opened with files that are made
+/// anew, and this user could not open those any more. One that root has opened before is spoiled already.
+pub(super) fn refuse_anothers(layout: &Layout) -> Result<(), Failure> {
     // What is not there is named by whoever opens it.
     let owner = fs::metadata(layout.db()).map_or(0, |db| db.uid());
     if owner == 0 || !rustix::process::geteuid().is_root() {

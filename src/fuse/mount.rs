@@ -14,6 +14,7 @@ use super::abort::Abort;
 use super::adapter::{Adapter, Shared};
 use super::attach;
 use super::control::{Control, MountFacts};
+use super::convert::attr;
 use super::flusher::Flusher;
 use super::kernel_cache::{KernelCache, Sharing};
 use super::passthrough::Passthrough;
@@ -24,7 +25,7 @@ use super::stop::{self, Served, Stopper};
 use super::waiting::WaitingRoom;
 use crate::ambient;
 use crate::content::ContentError;
-use crate::document::{Locking, SessionId};
+use crate::document::{Ino, Locking, SessionId};
 use crate::namespace::{NamespaceError, SessionInfo, Settings, Watcher};
 use crate::store::embedded::open::OpenError;
 use crate::store::embedded::{Tuning, owner};
@@ -223,6 +224,8 @@ fn begin(
             None if mount_points.len() > 1 => Sharing::Several,
             None => Sharing::Alone,
         };
+        // Where the store goes away before anybody has looked, `.lockwood` is to be found even so.
+        let root = namespace.attributes(Ino::ROOT).ok().map(|node| attr(Ino::ROOT, &node));
         let shared = Arc::new(Shared {
             namespace,
             control: Control::new(facts),
@@ -240,7 +243,7 @@ fn begin(
             ),
             attributes: request.attributes,
             mounts: OnceLock::new(),
-            root: Mutex::default(),
+            root: Mutex::new(root),
             requests: AtomicU64::new(0),
             handles: AtomicU64::new(0),
         });

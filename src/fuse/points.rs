@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::attach;
 use super::mount::{FS_TYPE, MountError};
+use crate::lock::printable;
 use crate::mounts::{self, Daemon};
 use crate::shell::quoted;
 
@@ -74,7 +75,8 @@ fn usable_mount_point(path: &Path) -> Result<PathBuf, MountError> {
     let table = mounts::own().map_err(|e| unusable(e.to_string()))?;
     match table.iter().rev().find(|m| m.mount_point == path) {
         Some(m) if m.fs_type == FS_TYPE => {
-            Err(unusable(format!("{} is mounted there already", m.source.to_string_lossy())))
+            let source = printable(m.source.as_encoded_bytes());
+            Err(unusable(format!("{source} is mounted there already")))
         }
         _ => Ok(path),
     }

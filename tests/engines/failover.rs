@@ -1,14 +1,17 @@
 //! A primary of PostgreSQL that dies for good, and a synchronous standby that takes over: the mounts go on, and have lost
 //! nothing.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::until;
+use crate::common::{lockwood, until};
 use crate::postgres::server::PostgresServer;
+use crate::redis_server::RedisServer;
 use crate::two::Two;
 
 /// Longer than a standby needs until it serves, and shorter than what `soft` waits: the mounts see out the failover.
@@ -37,6 +40,27 @@ impl Drop for Working<'_> {
 
 fn sessions(two: &Two) -> [Value; 2] {
     [0, 1].map(|at| two.status(at)["session"].clone())
+}
+
+/// Who asks at night is often the first who looks.
+#[test]
+fn a_mount_that_nobody_has_looked_at_says_that_its_store_is_away() {
+    let Some(mut server) = RedisServer::start() else { return };
+    let Some(mut two) = Two::mounted_with(server.url("volume"), ["lease=5,soft=2"; 2]) else { return };
+    lockwood([OsStr::new("umount"), two.point(1).as_os_str()]).ok();
+    lockwood([OsStr::new("mount"), OsStr::new(&two.url), two.point(1).as_os_str(), OsStr::new("-ohard")])
+        .ok();
+    server.kill();
+    // Long after anything that the kernel or the daemon remembers.
+    std::thread::sleep(Duration::from_secs(3));
+    let begun = lockwood::ambient::monotonic();
+    let status = two.status(1);
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(!status["away"].is_null(), "{status}");
+    two.daemons.push(status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap());
+    server.restart();
+    until("it is back", || two.status(1)["away"].is_null());
+    two.finish();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -154,10 +155,25 @@ fn a_backing_file_that_is_missing_is_named_and_the_others_are_readable() {
     let ino = u64::from_str_radix(files[3].file_name().unwrap().to_str().unwrap(), 16).unwrap();
     assert!(ran.code == 1 && ran.stdout.contains(&format!("node:{ino}")), "{ran:?}");
     mounted.mount("rw");
-    let right =
-        |n: usize| fs::read(mounted.path(&format!("d{}/{n}", n % 4))).is_ok_and(|bytes| bytes == contents(n));
-    assert_eq!((0..FILES).filter(|n| right(*n)).count(), FILES - 1);
+    let right = |mounted: &Mounted, n: usize| {
+        fs::read(mounted.path(&format!("d{}/{n}", n % 4))).is_ok_and(|bytes| bytes == contents(n))
+    };
+    assert_eq!((0..FILES).filter(|n| right(&mounted, *n)).count(), FILES - 1);
+    let lost = (0..FILES).find(|n| !right(&mounted, *n)).unwrap();
+    let path = mounted.path(&format!("d{}/{lost}", lost % 4));
+    let is_eio = |done: io::Result<()>| done.is_err_and(|error| error.raw_os_error() == Some(libc::EIO));
+    assert!(is_eio(fs::read(&path).map(drop)));
+    let file = File::options().write(true).open(&path).unwrap();
+    assert!(is_eio(file.write_all_at(b"part", 100)) && is_eio(file.set_len(9)));
+    drop(file);
     mounted.umount();
+    let ran = mounted.check();
+    assert!(ran.stdout.contains(&format!("node:{ino}")), "nobody has made one in its place: {ran:?}");
+    // Who writes the whole of it needs nothing of what is lost.
+    mounted.mount("rw");
+    fs::write(&path, contents(lost)).unwrap();
+    assert!(right(&mounted, lost));
+    mounted.finish();
 }
 
 /// The database cannot write its tables any more. The daemon must say so and end, and not wait for them for ever.

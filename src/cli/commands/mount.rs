@@ -7,6 +7,7 @@ use fuser::MountOption;
 use crate::cli::args::Mount;
 use crate::cli::options::Resolved;
 use crate::cli::place::Place;
+use crate::cli::target::refuse_anothers;
 use crate::cli::{Failure, daemon, keeper, lock_servers};
 use crate::fuse::attach;
 use crate::fuse::mount::{self, MountRequest, Source};
@@ -86,7 +87,7 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
     let source = match &place {
         Place::Directory(store) => {
             // Before anything is written to the store it must be one.
-            Layout::existing(store)?;
+            refuse_anothers(&Layout::existing(store)?)?;
             Source::Directory(std::path::absolute(store)?)
         }
         Place::Engine { url, password } => Source::Engine {

@@ -8,6 +8,7 @@ use crate::cli::Failure;
 use crate::cli::args::Status;
 use crate::cli::output::{print, print_json};
 use crate::cli::target::{Target, read_control};
+use crate::lock::printable;
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
 
@@ -64,7 +65,7 @@ fn words(value: &Value, prefix: &str) -> String {
             Value::Bool(true) if name == "fenced" => {
                 lines.push_str("fenced: true, so nothing is changed any more; unmount and mount again\n");
             }
-            Value::String(text) => lines.push_str(&format!("{name}: {text}\n")),
+            Value::String(text) => lines.push_str(&format!("{name}: {}\n", printable(text.as_bytes()))),
             other => lines.push_str(&format!("{name}: {other}\n")),
         }
     }

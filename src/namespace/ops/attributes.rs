@@ -175,7 +175,8 @@ impl Namespace {
     /// Cuts at this end, and puts right which space is taken.
     fn cut_at(&self, pin: &Pin<'_>, io: &mut Io, ino: Ino, end: End) -> Result<()> {
         let End { version, size, blocks } = end;
-        let file = pin.file(io, ino, self)?;
+        // Whoever empties a file needs nothing that was in it.
+        let file = pin.made(io, ino, self)?;
         file.begin(size);
         let cut = file.truncate(size, version).map_err(NamespaceError::from).and_then(|()| {
             let blocks = file.allocated_blocks(blocks)?;
@@ -267,10 +268,15 @@ impl Namespace {
                 let document = Document::Content(Content { bytes: bytes.into() });
                 Ok((inline.unchanged(commit).put(Key::Content(ino), document), None))
             }
-            ContentPlace::Backing | ContentPlace::Chunks if size < old_size => Ok((commit, Some(size))),
+            ContentPlace::Backing | ContentPlace::Chunks if size < old_size => {
+                if size > 0 {
+                    pin.file(io, ino, old, self)?;
+                }
+                Ok((commit, Some(size)))
+            }
             ContentPlace::Backing | ContentPlace::Chunks => {
                 if !io.trimmed || self.contents.is_shared() {
-                    let file = pin.file(io, ino, self)?;
+                    let file = pin.file(io, ino, old, self)?;
                     file.begin(old_size);
                     file.trim(old_size, old.version())?;
                     io.trimmed = true;

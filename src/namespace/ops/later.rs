@@ -264,9 +264,10 @@ impl Namespace {
         let node = self.with_ahead(node, unsaid.ahead);
         let Some(pending) = unsaid.waits else { return node };
         node.changed(|node| {
-            if node.ctime <= pending.written {
-                (node.mtime, node.ctime) = (pending.written, pending.written);
+            if node.mtime.min(node.ctime) <= pending.written {
+                node.mtime = pending.written;
             }
+            node.ctime = node.ctime.max(pending.written);
             if let Body::Regular(regular) = &mut node.body {
                 regular.size = regular.size.max(pending.end);
                 // As if none lay where bytes are already: programs take a file without blocks for one without data.

@@ -28,7 +28,7 @@ use crate::document::{Body, ContentPlace, Ino, Key, NodeDelta, Timestamp};
 use crate::namespace::inodes::Pin;
 use crate::namespace::passthrough::{Ahead, Passed, Registration, left_ahead};
 use crate::namespace::{Namespace, NamespaceError, Result, privilege_bits};
-use crate::store::{Commit, NodeRef, Store};
+use crate::store::{Commit, NodeRef, Store, StoreError};
 
 /// While there is less room than this beyond what the store needs for its own work, nobody writes past the daemon: the
 /// kernel would use that too.
@@ -113,7 +113,11 @@ impl Namespace {
             return Ok(None);
         }
         let mut io = pin.io.write();
-        let content = pin.file(&mut io, ino, self)?;
+        let content = match pin.file(&mut io, ino, node, self) {
+            // It can be opened even so, to be written anew.
+            Err(NamespaceError::Store(StoreError::Damaged { .. })) => return Ok(None),
+            content => content?,
+        };
         if !io.trimmed {
             content.trim(regular.size, node.version())?;
             io.trimmed = true;

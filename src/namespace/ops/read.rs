@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::content::{ContentFile, View};
 use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regular, Timestamp};
+use crate::namespace::collect::is_apart;
 use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::{Namespace, NamespaceError, Result};
 use crate::store::{Check, Commit, NodeRef, StoreError};
@@ -54,11 +55,7 @@ impl Namespace {
             }
             ContentPlace::Backing | ContentPlace::Chunks => match &io.file {
                 Some(file) => file.read_at(bytes, offset, view(node, regular))?,
-                None => {
-                    if let Some(file) = self.contents.find(ino.0)? {
-                        file.read_at(bytes, offset, view(node, regular))?;
-                    }
-                }
+                None => self.stored(ino, node)?.read_at(bytes, offset, view(node, regular))?,
             },
         }
         Ok(())
@@ -72,6 +69,24 @@ impl Namespace {
         let cause =
             format!("its bytes are in {place:?}, and this store has {:?} only", self.contents.place());
         Err(StoreError::Damaged { key: Key::Node(ino).to_string(), cause }.into())
+    }
+
+    /// The bytes of a file of which `node` says that they are apart. Where they are gone they are no zeros: nothing is made
+    /// in their place, so that `check` goes on finding it.
+    ///
+    /// # Errors
+    /// `Damaged`; `Conflict` if the node is another one by now.
+    pub(super) fn stored(&self, ino: Ino, node: &NodeRef) -> Result<ContentFile> {
+        if let Some(file) = self.contents.find(ino.0)? {
+            return Ok(file);
+        }
+        let key = Key::Node(ino);
+        // It may have been removed since.
+        if self.store.node(ino)?.map(|(version, _)| version) != Some(node.version()) {
+            return Err(NamespaceError::Conflict(key));
+        }
+        let cause = "its bytes should be in a backing file, and there is none".to_owned();
+        Err(StoreError::Damaged { key: key.to_string(), cause }.into())
     }
 
     /// The inline bytes of a file of which `node` says that it has some; `wanted` of them, unless it has fewer.
@@ -152,7 +167,7 @@ impl Namespace {
                 ContentPlace::Inline => find(None, self.inline(ino, &node, 0)?.len(), regular.size),
                 ContentPlace::Backing | ContentPlace::Chunks => {
                     self.require_here(ino, regular.place)?;
-                    find(self.contents.find(ino.0)?.as_ref(), 0, regular.size)
+                    find(Some(&self.stored(ino, &node)?), 0, regular.size)
                 }
             }
         })
@@ -209,9 +224,29 @@ pub(super) fn regular(node: &NodeRef) -> Result<&Regular> {
 }
 
 impl Pin<'_> {
-    /// The bytes of the inode, opened once and kept while it is in use; made if they are absent. They are changed by the
-    /// session of `namespace`, whichever opened them.
-    pub(super) fn file(&self, io: &mut Io, ino: Ino, namespace: &Namespace) -> Result<ContentFile> {
+    /// The bytes of the inode that are apart from `node`, or that are about to be; opened once and kept while it is in use.
+    /// They are changed by the session of `namespace`, whichever opened them.
+    ///
+    /// # Errors
+    /// Those of [`Namespace::stored`], where the node says that they are there.
+    pub(super) fn file(
+        &self,
+        io: &mut Io,
+        ino: Ino,
+        node: &NodeRef,
+        namespace: &Namespace,
+    ) -> Result<ContentFile> {
+        match io.file {
+            None if is_apart(node) => {
+                let file = namespace.stored(ino, node)?;
+                Ok(io.file.insert(file).clone())
+            }
+            _ => self.made(io, ino, namespace),
+        }
+    }
+
+    /// As [`file`](Self::file), made if they are absent.
+    pub(super) fn made(&self, io: &mut Io, ino: Ino, namespace: &Namespace) -> Result<ContentFile> {
         if let Some(file) = &io.file {
             return Ok(namespace.contents.again(file));
         }

@@ -60,7 +60,7 @@ pub(super) struct Prepared<'a> {
     /// The space that the node says they take.
     blocks: u64,
     /// The bytes change before the commit; a fence waits for both.
-    pass: Pass<'a>,
+    _pass: Pass<'a>,
 }
 
 impl Namespace {
@@ -161,7 +161,7 @@ impl Namespace {
             let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
             return Ok(self.commit_content(ino, node, stamp, commit, delta)?.1);
         }
-        self.admit_write(pin, io, ino, regular(node)?.place, offset, data.len() as u64)?;
+        self.admit_write(pin, io, (ino, node), offset, data.len() as u64)?;
         let prepared = self.prepare(pin, io, ino, node, offset)?;
         let written = prepared.file.stage_at(data, offset, node.version()).map_err(Into::into);
         self.finish(io, prepared, written.map(|()| end), stamp)
@@ -173,14 +173,15 @@ impl Namespace {
         &self,
         pin: &Pin<'_>,
         io: &mut Io,
-        ino: Ino,
-        place: ContentPlace,
+        (ino, node): (Ino, &NodeRef),
         offset: u64,
         len: u64,
     ) -> Result<()> {
         match self.store.admit_content(len) {
             Err(StoreError::NoSpace) => {
-                if place == ContentPlace::Backing && pin.file(io, ino, self)?.is_allocated(offset, len)? {
+                if regular(node)?.place == ContentPlace::Backing
+                    && pin.file(io, ino, node, self)?.is_allocated(offset, len)?
+                {
                     return Ok(());
                 }
                 self.admit_content(len)
@@ -233,9 +234,32 @@ impl Namespace {
         let Regular { size, place, blocks } = *regular(node)?;
         self.require_here(ino, place)?;
         let pass = self.gate.enter()?;
-        let file = pin.file(io, ino, self)?;
-        let mut commit = Commit::new();
+        let file = pin.file(io, ino, node, self)?;
         let apart = place.is_apart();
+        let prepared = Prepared {
+            file,
+            commit: Commit::new(),
+            ino,
+            node,
+            place,
+            size,
+            blocks: if apart { blocks } else { 0 },
+            _pass: pass,
+        };
+        match self.make_ready(io, &prepared, from) {
+            Ok(commit) => Ok(Prepared { commit, ..prepared }),
+            Err(error) => {
+                self.abandon(io, &prepared, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets the bytes be what the node says; returns the commit.
+    fn make_ready(&self, io: &mut Io, prepared: &Prepared<'_>, from: u64) -> Result<Commit> {
+        let Prepared { file, ino, node, place, size, .. } = prepared;
+        let (ino, apart, size) = (*ino, place.is_apart(), *size);
+        let mut commit = Commit::new();
         // Until the commit the node may not know of this file: a try that failed may have left anything in it.
         let known = if apart { size } else { 0 };
         file.begin(known);
@@ -257,10 +281,10 @@ impl Namespace {
         if let Some(inline) = inline {
             file.write_at(&inline.bytes, 0, node.version())?;
             // The document may be durable, and goes with the commit; what takes its place must be so before.
-            file.sync(true)?;
+            file.sync(true).inspect_err(|error| self.store.stop(&error.to_string()))?;
             commit = inline.unchanged(commit).delete(Key::Content(ino));
         }
-        Ok(Prepared { file, commit, ino, node, place, size, blocks: if apart { blocks } else { 0 }, pass })
+        Ok(commit)
     }
 
     /// Commits a change of bytes apart from the node that reaches to the end that `outcome` says (0: the file does not
@@ -268,46 +292,52 @@ impl Namespace {
     pub(super) fn finish(
         &self,
         io: &mut Io,
-        prepared: Prepared<'_>,
+        mut prepared: Prepared<'_>,
         outcome: Result<u64>,
         stamp: Stamp,
     ) -> Result<Privileges> {
-        let Prepared { file, mut commit, ino, node, place, size, blocks, pass: _pass } = prepared;
+        let commit = std::mem::take(&mut prepared.commit);
+        let Prepared { file, ino, node, place, size, blocks, .. } = &prepared;
         let committed = outcome.and_then(|size_at_least| {
             let extent = Extent {
                 size_at_least,
-                blocks: file.allocated_blocks(blocks)?,
+                blocks: file.allocated_blocks(*blocks)?,
                 place: self.contents.place(),
             };
-            commit.checks.extend(file.checks(if place.is_apart() { size } else { 0 }));
+            let mut commit = commit;
+            commit.checks.extend(file.checks(if place.is_apart() { *size } else { 0 }));
             let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
-            let (version, privileges) = self.commit_content(ino, node, stamp, file.join(commit), delta)?;
+            let (version, privileges) = self.commit_content(*ino, node, stamp, file.join(commit), delta)?;
             file.named(version);
-            self.changed_by_node(ino, size.max(size_at_least));
+            self.changed_by_node(*ino, (*size).max(size_at_least));
             Ok(privileges)
         });
-        committed.inspect_err(|error| {
-            io.trimmed = false;
-            let refused = matches!(
-                error,
-                NamespaceError::Conflict(_) | NamespaceError::Store(StoreError::Fenced | StoreError::NoSpace)
-            );
-            if !file.failed(refused) {
-                return;
-            }
-            let undone = if place.is_apart() {
-                file.truncate(size, node.version()).map_err(NamespaceError::from)
-            } else {
-                io.file = None;
-                self.undo(ino)
-            };
-            // After a conflict the next try cuts it off, under what the node says then.
-            if let Err(error) = undone
-                && !matches!(error, NamespaceError::Conflict(_))
-            {
-                log::warn!("what a failed change of inode {ino} left takes space for now: {error}");
-            }
-        })
+        committed.inspect_err(|error| self.abandon(io, &prepared, error))
+    }
+
+    /// Cuts off what a change that `error` has ended left of bytes.
+    fn abandon(&self, io: &mut Io, prepared: &Prepared<'_>, error: &NamespaceError) {
+        let Prepared { file, ino, node, place, size, .. } = prepared;
+        io.trimmed = false;
+        let refused = matches!(
+            error,
+            NamespaceError::Conflict(_) | NamespaceError::Store(StoreError::Fenced | StoreError::NoSpace)
+        );
+        if !file.failed(refused) {
+            return;
+        }
+        let undone = if place.is_apart() {
+            file.truncate(*size, node.version()).map_err(NamespaceError::from)
+        } else {
+            io.file = None;
+            self.undo(*ino)
+        };
+        // After a conflict the next try cuts it off, under what the node says then.
+        if let Err(error) = undone
+            && !matches!(error, NamespaceError::Conflict(_))
+        {
+            log::warn!("what a failed change of inode {ino} left takes space for now: {error}");
+        }
     }
 
     /// Removes bytes that a failed change has left apart from a node which does not know of them: nobody else ever would,
@@ -330,9 +360,10 @@ impl Namespace {
         commit: Commit,
         mut delta: NodeDelta,
     ) -> Result<(Version, Privileges)> {
-        // What was changed after it was asked for keeps its place: times do not go back.
-        let at = if node.ctime > stamp.at { self.now() } else { stamp.at };
-        (delta.mtime, delta.ctime) = (Some(at), Some(at));
+        // What was changed after it was asked for keeps its place: times do not go back. A rename or a link says nothing of
+        // the bytes.
+        let after = |time: Timestamp| if time > stamp.at { self.now() } else { stamp.at };
+        (delta.mtime, delta.ctime) = (Some(after(node.mtime.min(node.ctime))), Some(after(node.ctime)));
         delta.mode_clear = if stamp.drop_privileges { privilege_bits(node) } else { 0 };
         let dropped = delta.mode_clear != 0;
         let mut commit = self.drop_capabilities(ino, node, commit, &mut delta)?;

@@ -2,7 +2,9 @@
 
 use super::world::{INLINE_MAX, ROOT, World, name};
 use crate::content::ContentFile;
-use crate::document::{ContentPlace, Ino, Kind};
+use crate::document::{ContentPlace, Ino, Key, Kind};
+use crate::namespace::NamespaceError;
+use crate::store::{Commit, Reader as _, Store as _, StoreError};
 
 const LIMIT: usize = INLINE_MAX as usize;
 
@@ -34,6 +36,21 @@ fn content_that_begins_beyond_the_limit_never_has_a_document() {
     world.write(f, 1 << 30, b"far", false).unwrap();
     assert_eq!((place(&world, f), world.count(Kind::Content)), (world.apart(), 0));
     assert!(world.node(f).regular().unwrap().blocks < 1024);
+    world.finish();
+}
+
+#[test]
+fn content_that_cannot_move_leaves_nothing_where_it_was_to_go() {
+    let world = World::new();
+    let f = world.filled(ROOT, "f", b"small");
+    let key = Key::Content(f);
+    let document = world.store.get(&key).unwrap().unwrap().document;
+    world.store.commit(&Commit::new().delete(key.clone())).unwrap();
+    let moved = world.write(f, LIMIT as u64, b"2", false);
+    assert!(matches!(moved, Err(NamespaceError::Store(StoreError::Damaged { .. }))), "{moved:?}");
+    assert_eq!(world.files().list().count(), 0);
+    world.store.commit(&Commit::new().put(key, (*document).clone())).unwrap();
+    assert_eq!(world.bytes(f), b"small");
     world.finish();
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::two_hosts::other_host;
 use super::world::{ADA, ROOT, World, refused};
-use crate::document::{AdvisoryFamily, Ino, LockMode};
+use crate::document::{AdvisoryFamily, Ino, Key, LockMode};
 use crate::namespace::ops::attributes::Change;
 use crate::namespace::ops::later::Told::{ByClose, ByFsync};
 use crate::namespace::ops::space::Allocation;
@@ -85,6 +85,25 @@ fn what_is_kept_back_is_seen_here_at_once_and_elsewhere_when_it_is_sent() {
     assert_eq!((sent.mtime, sent.ctime, sent.size()), (here.mtime, here.ctime, 14));
     assert_eq!(whole(&world, f), b"01234567abcdef");
     mine.close_file(f).unwrap();
+    finish(world, &mine);
+}
+
+#[test]
+fn a_rename_of_a_file_whose_bytes_wait_leaves_it_the_time_of_its_write() {
+    let world = World::new();
+    let mine = keeps_back(&world, LIMIT);
+    let f = world.filled(ROOT, "f", b"0123456789");
+    later(&mine, f, 10, b"more");
+    let waits = mine.attributes(f).unwrap();
+    world.mv((ROOT, "f"), (ROOT, "g")).unwrap();
+    mine.store().forget(&[Key::Node(f)]);
+    let renamed = mine.attributes(f).unwrap();
+    assert!(renamed.ctime > waits.ctime);
+    assert_eq!((renamed.mtime, renamed.size()), (waits.mtime, 14));
+    mine.flush(f).unwrap();
+    let sent = world.attributes(f).unwrap();
+    assert!(sent.ctime >= renamed.ctime);
+    assert_eq!((sent.mtime, sent.size()), (waits.mtime, 14));
     finish(world, &mine);
 }
 
