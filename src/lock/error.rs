@@ -67,8 +67,8 @@ pub enum LockError {
         /// Who did it, and why, for people: `by root (process 812)`.
         by: Arc<str>,
     },
-    /// The session was dropped while the operation waited: it is dead to the volume. The caller holds nothing.
-    #[error("the session was dropped while it waited for a lock")]
+    /// The session was dropped, perhaps while the operation waited: it is dead to the volume. The caller holds nothing.
+    #[error("the session of this mount was declared dead; unmount it and mount it again")]
     SessionDropped,
     /// A lock document is not what lock documents are: its id does not belong to its path, or its path is none.
     #[error("the lock document \"{id}\" is damaged: {reason}")]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::sessions::{self, readable_session};
+use super::sessions::{self, Seen, readable_session};
 use crate::cli::Failure;
 use crate::cli::args::Recover;
 use crate::cli::output::{countdown, print, print_json};
@@ -62,7 +62,8 @@ pub(in crate::cli) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
         (None, Target::Store(store)) => of_directory(store)?,
         // Who owns the store recovered it before it was mounted.
         (None, _) => {
-            let live = sessions::all(&target)?.into_iter().map(|seen| seen.session).collect();
+            let live = sessions::all(&target)?.into_iter().filter(Seen::is_live).map(|seen| seen.session);
+            let live = live.collect();
             Report { live, ..Report::default() }
         }
     };

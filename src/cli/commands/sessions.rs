@@ -1,5 +1,6 @@
 //! `lockwood sessions`: who has a volume mounted, and what they hold and wait for.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -9,7 +10,7 @@ use crate::cli::args::Sessions;
 use crate::cli::output::{age, print, print_json, table};
 use crate::cli::target::{Target, control_path, read_control};
 use crate::document::{Document, Kind, Session, SessionState, Stored};
-use crate::fuse::control::SessionText;
+use crate::fuse::control::{SessionText, Status};
 use crate::lock::{OperationDocument, Timestamp, operations_of};
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
@@ -28,7 +29,17 @@ pub(super) struct Seen {
 }
 
 pub(in crate::cli) fn run(arguments: &Sessions) -> Result<ExitCode, Failure> {
-    let sessions = all(&Target::find(&arguments.target)?)?;
+    let target = Target::find(&arguments.target)?;
+    let sessions = all(&target)?;
+    if let Target::Mount(mount_point) = &target
+        && let Some(session) = fenced(mount_point)?
+    {
+        eprintln!(
+            "lockwood: {}: the session of this mount, {session}, was declared dead: nothing is changed through it any \
+             more; unmount it and mount it again",
+            mount_point.display()
+        );
+    }
     if arguments.json {
         print_json(&serde_json::to_value(&sessions)?)?;
     } else if sessions.is_empty() {
@@ -40,6 +51,13 @@ pub(in crate::cli) fn run(arguments: &Sessions) -> Result<ExitCode, Failure> {
         print(&table(&header, &rows))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The session of a mount, if it was declared dead. Its document may be gone, with all that it left.
+fn fenced(mount_point: &Path) -> Result<Option<String>, Failure> {
+    let Some(text) = read_control(mount_point, "status")? else { return Ok(None) };
+    let Status { fenced, session, .. } = serde_json::from_str(&text)?;
+    Ok(fenced.then_some(session))
 }
 
 /// All sessions of a volume, in the order of their ids.
@@ -104,6 +122,11 @@ pub(super) fn readable_session(stored: Result<Stored, StoreError>) -> Option<Ses
 }
 
 impl Seen {
+    /// Whether it is at work: nobody has fenced it.
+    pub(super) fn is_live(&self) -> bool {
+        self.live
+    }
+
     fn state(&self) -> &'static str {
         match self.session.state {
             SessionState::Joining => "joining",
