@@ -35,8 +35,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Of each operation at least.
 const MEASURED: usize = 300;
+/// So often each is done before, unless it is said.
 const WARM_UP: usize = 30;
-const USAGE: &str = "usage: engine-cost URL [--depth 2] [--row 10] [--require set=1.3,create=2,rename=3.5]";
+const USAGE: &str =
+    "usage: engine-cost URL [--depth 2] [--row 10] [--warm-up 30] [--require set=1.3,create=2,rename=3.5]";
 
 type Res<T> = Result<T, Box<dyn Error>>;
 
@@ -60,12 +62,13 @@ fn main() -> ExitCode {
 fn run() -> Res<Vec<String>> {
     let mut arguments = std::env::args().skip(1);
     let url = arguments.next().ok_or(USAGE)?;
-    let (mut depth, mut row, mut bounds) = (2, 10_usize, Vec::new());
+    let (mut depth, mut row, mut warm_up, mut bounds) = (2, 10_usize, WARM_UP, Vec::new());
     while let Some(option) = arguments.next() {
         let value = arguments.next().ok_or(USAGE)?;
         match option.as_str() {
             "--depth" => depth = value.parse()?,
             "--row" => row = value.parse::<NonZeroU8>()?.get().into(),
+            "--warm-up" => warm_up = value.parse()?,
             "--require" => bounds = self::bounds(&value)?,
             _ => return Err(USAGE.into()),
         }
@@ -85,7 +88,7 @@ fn run() -> Res<Vec<String>> {
     let work = Work::prepare(&namespace, &*engine, depth, row)?;
     let mut figures = NAMES.map(|_| Vec::with_capacity(MEASURED + row));
     let mut requests = NAMES.map(|_| [0_u64; 3]);
-    let warm_up = WARM_UP.div_ceil(row);
+    let warm_up = warm_up.div_ceil(row);
     for round in 0..warm_up + MEASURED.div_ceil(row) {
         let mut held = Vec::with_capacity(row);
         for (nth, name) in NAMES.iter().enumerate() {
