@@ -4,11 +4,16 @@
 //! plans, and commits with checks of what it read. If a check fails nothing is changed, and the operation reads again.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::StoreError;
 use crate::document::{
     Document, Ino, Key, Kind, NodeDelta, SessionId, SessionState, Stored, Version, Volume,
 };
+
+/// What a busy server may need for a heartbeat.
+const HEARTBEAT_MIN: Duration = Duration::from_millis(500);
+const HEARTBEAT_MAX: Duration = Duration::from_millis(2500);
 
 /// What must still hold at the instant of the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,6 +175,18 @@ impl Commit {
             Need::Less
         } else {
             Need::Passing
+        }
+    }
+
+    /// How long an engine that is asked over a network waits for the answer, if not for as long as it has patience. A
+    /// session is taken for dead a lease after its last heartbeat, so one that a server keeps to itself is made on another
+    /// connection, perhaps to another server, a quarter of the lease later.
+    pub fn answer_within(&self) -> Option<Duration> {
+        match &self.writes[..] {
+            [Write::Put(_, Document::Session(session))] if session.state == SessionState::Live => {
+                Some((Duration::from_millis(session.lease_ms) / 4).clamp(HEARTBEAT_MIN, HEARTBEAT_MAX))
+            }
+            _ => None,
         }
     }
 

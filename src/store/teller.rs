@@ -30,6 +30,8 @@ const KEYS_MAX: usize = 4096;
 const LOST: &str = "lost";
 /// The time between two attempts to say that something was not told.
 const AGAIN: Duration = Duration::from_millis(100);
+/// At last so often only: of a server that refuses all many may ask.
+const AGAIN_MAX: Duration = Duration::from_secs(2);
 
 struct Told {
     at: Option<Version>,
@@ -156,28 +158,33 @@ impl Teller {
 
 impl Shared {
     fn run(&self, mut send: impl FnMut(&[String]) -> Result<(), StoreError>) {
-        // Something was not told: the next that is sent says so.
-        let mut gap = false;
+        // Something was not told: the next that is sent says so, after this pause.
+        let mut gap: Option<Duration> = None;
         while let Some(told) = self.next(gap) {
-            let texts = if gap { vec![LOST.to_owned()] } else { texts(&told) };
-            // A connection that was idle may have been closed meanwhile. To hear something twice does no harm.
-            let sent = send(&texts).or_else(|_| send(&texts));
-            if let Err(error) = &sent
-                && !gap
-            {
-                log::warn!("other mounts are not told of changes for a while: {error}");
-            }
-            gap = sent.is_err();
+            gap = match gap {
+                None => {
+                    let texts = texts(&told);
+                    // A connection that was idle may have been closed meanwhile. To hear something twice does no harm.
+                    match send(&texts).or_else(|_| send(&texts)) {
+                        Ok(()) => None,
+                        Err(error) => {
+                            log::warn!("other mounts are not told of changes for a while: {error}");
+                            Some(AGAIN)
+                        }
+                    }
+                }
+                Some(pause) => send(&[LOST.to_owned()]).err().map(|_| (pause * 2).min(AGAIN_MAX)),
+            };
         }
     }
 
     /// What is to be told next, of which there is nothing after a gap; none at the end.
-    fn next(&self, gap: bool) -> Option<Vec<Told>> {
+    fn next(&self, gap: Option<Duration>) -> Option<Vec<Told>> {
         let mut gathered = self.gathered.lock();
-        if gap {
+        if let Some(pause) = gap {
             // Half of it by chance, so that those who failed together do not come back together.
             let until =
-                ambient::monotonic() + AGAIN.mul_f64(0.5 + (ambient::random_u64() % 1024) as f64 / 2048.0);
+                ambient::monotonic() + pause.mul_f64(0.5 + (ambient::random_u64() % 1024) as f64 / 2048.0);
             while !gathered.ends && !self.changed.wait_until(&mut gathered, until).timed_out() {}
             // What was said meanwhile is in the gap as well.
             gathered.take();
@@ -414,7 +421,7 @@ mod tests {
         }
         let begun = ambient::monotonic();
         teller.tell(&change(2), &Ok(Version(2)));
-        for _ in 0..4 {
+        for _ in 0..2 {
             assert_eq!(sent.recv().unwrap(), [LOST]);
         }
         assert!(begun.elapsed() >= AGAIN / 2, "it waits between");

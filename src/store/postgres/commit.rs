@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::{Error, Row};
 
-use super::connection::{Call, Failure, Sql};
+use super::connection::{Call, Connection, Failure, Sql};
 use super::plan::{Own, Plan, Step};
 use super::pool::{Pool, jittered};
 use super::rows::key_values;
@@ -25,9 +25,6 @@ const SET_OUTCOME: &str = "WITH found AS (UPDATE outcome SET number = $2, versio
      SELECT CAST(coalesce((SELECT CAST(version AS text) FROM found), 'lockwood: the connection was given up') AS bigint)";
 const CLOSE_OUTCOME: &str =
     "UPDATE outcome SET closed = true WHERE connection = $1 RETURNING number, version";
-/// What a busy server may need.
-const HEARTBEAT_MIN: Duration = Duration::from_millis(500);
-const HEARTBEAT_MAX: Duration = Duration::from_millis(2500);
 
 pub(super) fn commit(pool: &Pool, commit: &Commit) -> Result<Version, CommitError> {
     let plan = Plan::of(commit).map_err(CommitError::Conflict)?;
@@ -35,7 +32,7 @@ pub(super) fn commit(pool: &Pool, commit: &Commit) -> Result<Version, CommitErro
     for fenced in fenced(commit) {
         of_session(pool, HOLD_BACK, fenced)?;
     }
-    let done = until_made(pool, &plan, deadline, answer_within(commit));
+    let done = until_made(pool, &plan, deadline, commit.answer_within());
     if let Err(CommitError::Conflict(_)) = &done {
         for spared in fenced(commit) {
             of_session(pool, LET_GO, spared)?;
@@ -87,26 +84,15 @@ enum Attempt {
     Again(StoreError),
 }
 
-/// How long an attempt waits for its answer, if not for as long as there is time. A session is taken for dead a lease after
-/// its last heartbeat, so one that a server keeps to itself is made on another connection, perhaps to another server, a
-/// quarter of the lease later. It waits for nobody's commit. All others may: for rows, and for a standby.
-fn answer_within(commit: &Commit) -> Option<Duration> {
-    match &commit.writes[..] {
-        [Write::Put(_, Document::Session(session))] if session.state == SessionState::Live => {
-            Some((Duration::from_millis(session.lease_ms) / 4).clamp(HEARTBEAT_MIN, HEARTBEAT_MAX))
-        }
-        _ => None,
-    }
-}
-
 fn attempt(
     pool: &Pool,
     plan: &Plan,
     deadline: Instant,
     answer_within: Option<Duration>,
 ) -> Result<Attempt, CommitError> {
+    // A heartbeat waits for nobody's commit. All others may: for rows, and for a standby.
     let mut pooled = match answer_within {
-        Some(_) => pool.take_at_once(deadline)?,
+        Some(within) => pool.take_at_once(deadline.min(ambient::monotonic() + within))?,
         None => pool.take(deadline)?,
     };
     pooled.number += 1;
@@ -141,7 +127,7 @@ fn attempt(
                 return Err(StoreError::Unknown(format!("{}: {cause}", pool.target)).into());
             }
             if plan.is_noted()
-                && let Some(version) = outcome(pool, &own, &cause)?
+                && let Some(version) = outcome(pool, &own, &cause, answer_within)?
             {
                 return Ok(Attempt::Made(version));
             }
@@ -214,14 +200,21 @@ fn refused(pool: &Pool, step: Option<&Step>, error: Error) -> Result<Attempt, Co
 }
 
 /// What became of a commit whose answer was lost: its version if it was made. When this has returned none, it never will be.
-fn outcome(pool: &Pool, own: &Own, cause: &str) -> Result<Option<Version>, StoreError> {
+fn outcome(
+    pool: &Pool,
+    own: &Own,
+    cause: &str,
+    answer_within: Option<Duration>,
+) -> Result<Option<Version>, StoreError> {
     let close = [Call { sql: Sql::Text(CLOSE_OUTCOME), params: vec![Value::Int(own.connection)] }];
     let unknown = |text: String| StoreError::Unknown(format!("{}: {cause}; {text}", pool.target));
-    let rows = pool
-        .read("cannot find out what became of a commit", |connection, within| {
-            connection.run(&close, within, &pool.trips)
-        })
-        .map_err(|error| unknown(error.to_string()))?;
+    let what = "cannot find out what became of a commit";
+    let ask = |connection: &mut Connection, within| connection.run(&close, within, &pool.trips);
+    let rows = match answer_within {
+        Some(within) => pool.read_at_once(what, ambient::monotonic() + within, ask),
+        None => pool.read(what, ask),
+    };
+    let rows = rows.map_err(|error| unknown(error.to_string()))?;
     let row = rows.first().and_then(|rows| rows.first());
     let row = row.ok_or_else(|| unknown("the server does not know the connection any more".to_owned()))?;
     let column = |at| row.try_get::<_, i64>(at).map_err(|error| unknown(error.to_string()));

@@ -21,6 +21,9 @@ use crate::store::teller::Teller;
 const NOTIFY: &str = "SELECT pg_notify($1, payload) FROM unnest(CAST($2 AS text[])) AS payload";
 /// How soon a thread sees that the store is closed.
 const GLANCE: Duration = Duration::from_millis(100);
+/// Before a lost connection is made again, at first and at last: of a server that refuses all many may ask.
+const AGAIN: Duration = Duration::from_millis(200);
+const AGAIN_MAX: Duration = Duration::from_secs(2);
 
 type Listeners = Arc<Mutex<Vec<Arc<dyn Listener>>>>;
 
@@ -111,17 +114,18 @@ fn hear(pool: &Pool, listeners: &Listeners, connection: Connection) {
             listener.notice(&notice);
         }
     };
-    let mut connection = Some(connection);
+    let (mut connection, mut pause) = (Some(connection), AGAIN);
     while !pool.closing.load(Ordering::Relaxed) {
         let Some(open) = &mut connection else {
             match listening(pool, Duration::from_secs(5)) {
                 Ok(fresh) => {
-                    connection = Some(fresh);
+                    (connection, pause) = (Some(fresh), AGAIN);
                     tell(Notice::Lost);
                 }
                 Err((error, _)) => {
                     log::debug!("{error}; trying again");
-                    std::thread::sleep(jittered(GLANCE * 2));
+                    std::thread::sleep(jittered(pause));
+                    pause = (pause * 2).min(AGAIN_MAX);
                 }
             }
             continue;

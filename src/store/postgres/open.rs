@@ -1,15 +1,18 @@
 //! A volume from its beginning: the schema is made or brought up to date, and the server is looked at.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_postgres::Row;
 
 use super::connection::{Call, Connection, Failure, Sql};
 use super::notices::Notices;
-use super::pool::Pool;
+use super::pool::{Pool, TRIM_OUTCOMES, jittered};
+use super::tables::IS_THERE;
 use super::url::Target;
 use super::value::Value;
 use super::{PostgresStore, error};
+use crate::ambient;
 use crate::document::{Document, FORMAT_VERSION, Key};
 use crate::store::counts::Counts;
 use crate::store::stopped::Stopped;
@@ -51,6 +54,7 @@ impl PostgresStore {
         let version = setup.version()?.ok_or_else(|| setup.wrong("there is no volume", NOT_FORMATTED))?;
         setup.migrate(version)?;
         setup.may_go_ahead()?;
+        setup.run(&[Call::text(TRIM_OUTCOMES)])?;
         let store = Self::over(pool)?;
         let found =
             store.get(&Key::Volume)?.ok_or_else(|| setup.wrong("there is no volume", NOT_FORMATTED))?;
@@ -97,6 +101,13 @@ impl PostgresStore {
     }
 }
 
+/// SQLSTATE of a lock that did not come free in time.
+const LOCKED: &str = "55P03";
+/// SQLSTATE of a right that one lacks.
+const NOT_OWNER: &str = "42501";
+/// Between two attempts to change the tables.
+const AGAIN: Duration = Duration::from_secs(3);
+
 const NOT_FORMATTED: &str = "make one with: lockwood format URL";
 
 struct Setup {
@@ -106,7 +117,7 @@ struct Setup {
 
 impl Setup {
     fn begin(pool: &Arc<Pool>) -> Result<Self, StoreError> {
-        let deadline = pool.deadline().min(crate::ambient::monotonic() + std::time::Duration::from_secs(10));
+        let deadline = pool.deadline().min(ambient::monotonic() + Duration::from_secs(10));
         let connection = pool.keep_trying(deadline, |within| pool.connect(within))?;
         let mut setup = Self { pool: Arc::clone(pool), connection };
         let rows = setup.run(&[Call::text(STATE)])?;
@@ -136,7 +147,7 @@ impl Setup {
         }
     }
 
-    fn within(&self) -> std::time::Duration {
+    fn within(&self) -> Duration {
         self.pool.target.commit_timeout
     }
 
@@ -194,11 +205,39 @@ impl Setup {
     }
 
     /// Runs what is missing, in one transaction. Of several programs at once one does it, and the others find it done.
-    fn migrate(&mut self, from: usize) -> Result<(), StoreError> {
-        if from == MIGRATIONS.len() {
-            return Ok(());
+    /// Behind whoever waits for a table all its users wait: so it waits for no backup, but comes again.
+    fn migrate(&mut self, mut from: usize) -> Result<(), StoreError> {
+        let until = self.pool.deadline();
+        while from < MIGRATIONS.len() {
+            let text = format!(
+                "BEGIN; SET LOCAL lock_timeout = '1s'; LOCK TABLE schema_version IN EXCLUSIVE MODE; {} COMMIT",
+                steps(from)
+            );
+            let within = self.within();
+            let Err(failure) = self.connection.batch(&text, within) else { return Ok(()) };
+            let code = match &failure {
+                Failure::Refused { error, .. } => error.code().map_or("", |code| code.code()).to_owned(),
+                _ => String::new(),
+            };
+            let what = format!("cannot bring the schema from version {from} to {}", MIGRATIONS.len());
+            match code.as_str() {
+                IS_THERE | LOCKED if ambient::monotonic() < until => {
+                    self.batch("ROLLBACK")?;
+                    std::thread::sleep(jittered(AGAIN));
+                    from = self.version()?.unwrap_or(from);
+                }
+                LOCKED => {
+                    return Err(
+                        self.wrong(&what, "somebody uses its tables, as pg_dump does: try again later")
+                    );
+                }
+                NOT_OWNER => {
+                    return Err(self.wrong(&what, "its owner can: mount once as that user, then grant again"));
+                }
+                _ => return Err(error::running(&self.pool.target, &what, &failure)),
+            }
         }
-        self.batch(&format!("BEGIN; LOCK TABLE schema_version IN EXCLUSIVE MODE; {} COMMIT", steps(from)))
+        Ok(())
     }
 
     fn batch(&mut self, text: &str) -> Result<(), StoreError> {

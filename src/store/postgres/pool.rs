@@ -24,6 +24,8 @@ pub(super) struct Pooled {
     pub(super) id: i64,
     /// Its last commit, made or not.
     pub(super) number: i64,
+    /// Whether it is beyond the pool's.
+    at_once: bool,
 }
 
 #[derive(Default)]
@@ -37,6 +39,8 @@ pub(super) struct Pool {
     pub(super) trips: RoundTrips,
     connections: Mutex<Connections>,
     returned: Condvar,
+    /// For those who must not wait for all others. Never among the idle ones: there somebody else would take it.
+    at_once: Mutex<Option<Pooled>>,
     /// Set at the end, so that the threads behind the store end as well.
     pub(super) closing: AtomicBool,
     pub(super) outages: Outages,
@@ -59,7 +63,7 @@ const GO_AHEAD: [&str; 5] = [
 ];
 const BEGIN_OUTCOME: &str = "INSERT INTO outcome (connection, version) VALUES ($1, nextval('versions'))";
 /// Long ago: whoever lost an answer has asked by now. A commit whose row is gone is refused, so nothing is decided twice.
-const TRIM_OUTCOMES: &str = "DELETE FROM outcome WHERE used < now() - interval '7 days'";
+pub(super) const TRIM_OUTCOMES: &str = "DELETE FROM outcome WHERE used < now() - interval '7 days'";
 const END_OUTCOME: &str = "DELETE FROM outcome WHERE connection = $1";
 
 impl Pool {
@@ -69,6 +73,7 @@ impl Pool {
             trips: RoundTrips::default(),
             connections: Mutex::default(),
             returned: Condvar::new(),
+            at_once: Mutex::default(),
             closing: AtomicBool::new(false),
             outages: Outages::default(),
         }
@@ -126,38 +131,33 @@ impl Pool {
                 .run(calls, within, &self.trips)
                 .map_err(|failure| self.lost_or_not("cannot begin", &failure))
         };
-        let answers = run(&[begin, Call::text(TRIM_OUTCOMES), Call::text(STILL_RUNS)])?;
+        let answers = run(&[begin, Call::text(STILL_RUNS)])?;
         if answers.last().is_none_or(Vec::is_empty) {
             run(&GO_AHEAD.map(Call::text))?;
         }
-        Ok(Pooled { connection, id, number: 0 })
+        Ok(Pooled { connection, id, number: 0, at_once: false })
     }
 
     /// A connection to work with: one that is idle, or a new one; waits until one is free or the server is there.
     pub(super) fn take(&self, deadline: Instant) -> Result<Pooled, StoreError> {
-        self.take_of(self.target.pool_size, deadline)
-    }
-
-    /// The same for what must not wait for all others, as a heartbeat must not: it has a connection beyond the pool's.
-    pub(super) fn take_at_once(&self, deadline: Instant) -> Result<Pooled, StoreError> {
-        self.take_of(self.target.pool_size + 1, deadline)
-    }
-
-    fn take_of(&self, most: usize, deadline: Instant) -> Result<Pooled, StoreError> {
         {
             let mut connections = self.connections.lock();
             loop {
                 if let Some(pooled) = connections.idle.pop() {
                     return Ok(pooled);
                 }
-                if connections.open < most {
+                if connections.open < self.target.pool_size {
                     connections.open += 1;
                     break;
                 }
                 if self.returned.wait_until(&mut connections, deadline).timed_out() {
                     return Err(StoreError::Engine {
-                        what: format!("{}: no connection is free; raise pool_size", self.target),
-                        source: "all are busy".into(),
+                        what: format!(
+                            "{}: no connection came free in time (raise pool_size, unless the server is slow or rows are \
+                             locked: see pg_stat_activity)",
+                            self.target
+                        ),
+                        source: format!("all {} are at work", self.target.pool_size).into(),
                     });
                 }
             }
@@ -167,6 +167,15 @@ impl Pool {
             self.forget();
         }
         made
+    }
+
+    /// A connection for what must not wait for all others, as a heartbeat must not. They are seldom more than one.
+    pub(super) fn take_at_once(&self, deadline: Instant) -> Result<Pooled, StoreError> {
+        if let Some(pooled) = self.at_once.lock().take() {
+            return Ok(pooled);
+        }
+        let made = self.keep_trying(deadline, |within| self.connect_pooled(within))?;
+        Ok(Pooled { at_once: true, ..made })
     }
 
     /// Tries until the deadline as long as trying again makes sense.
@@ -203,18 +212,24 @@ impl Pool {
     /// others work with either answer, and are as good as new, or are found out by them.
     pub(super) fn give(&self, pooled: Pooled) {
         if pooled.connection.usable() {
-            self.connections.lock().idle.push(pooled);
-            self.returned.notify_one();
+            if pooled.at_once {
+                let one_more = self.at_once.lock().replace(pooled);
+                drop(one_more);
+            } else {
+                self.connections.lock().idle.push(pooled);
+                self.returned.notify_one();
+            }
             return;
         }
         let dropped = {
             let mut connections = self.connections.lock();
             let idle = std::mem::take(&mut connections.idle);
-            connections.open -= 1 + idle.len();
+            connections.open -= usize::from(!pooled.at_once) + idle.len();
             idle
         };
         self.returned.notify_all();
-        drop((pooled, dropped));
+        let at_once = self.at_once.lock().take();
+        drop((pooled, dropped, at_once));
     }
 
     fn forget(&self) {
@@ -226,11 +241,31 @@ impl Pool {
     pub(super) fn read<T>(
         &self,
         what: &str,
-        mut work: impl FnMut(&mut Connection, Duration) -> Result<T, Failure>,
+        work: impl FnMut(&mut Connection, Duration) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
         let deadline = self.deadline();
+        self.read_on(what, deadline, || self.take(deadline), work)
+    }
+
+    /// The same for what must not wait for all others.
+    pub(super) fn read_at_once<T>(
+        &self,
+        what: &str,
+        deadline: Instant,
+        work: impl FnMut(&mut Connection, Duration) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        self.read_on(what, deadline, || self.take_at_once(deadline), work)
+    }
+
+    fn read_on<T>(
+        &self,
+        what: &str,
+        deadline: Instant,
+        take: impl Fn() -> Result<Pooled, StoreError>,
+        mut work: impl FnMut(&mut Connection, Duration) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
         self.keep_trying(deadline, |within| {
-            let mut pooled = self.take(deadline).map_err(|error| (error, false))?;
+            let mut pooled = take().map_err(|error| (error, false))?;
             let done = work(&mut pooled.connection, within);
             self.give(pooled);
             done.map_err(|failure| self.lost_or_not(what, &failure))
@@ -241,7 +276,7 @@ impl Pool {
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
         let idle = std::mem::take(&mut self.connections.lock().idle);
-        for mut pooled in idle {
+        for mut pooled in idle.into_iter().chain(self.at_once.lock().take()) {
             let end = Call { sql: Sql::Text(END_OUTCOME), params: vec![Value::Int(pooled.id)] };
             // If it fails the row stays until it is trimmed.
             let _ = pooled.connection.run(&[end], Duration::from_secs(1), &self.trips);

@@ -163,6 +163,15 @@ impl<'a> Snapshot<'a> {
     }
 }
 
+/// A session's document is read by whoever is about to beat, or to fence it: not behind all others.
+pub(super) fn session(pool: &Pool, key: &Key) -> Result<Option<Stored>, StoreError> {
+    let call = [Call { sql: Sql::Document(Kind::Session, Action::Get), params: key_values(key) }];
+    let found = pool.read_at_once("cannot read a session", pool.deadline(), |connection, within| {
+        connection.run(&call, within, &pool.trips)
+    })?;
+    found.first().and_then(|rows| rows.first()).map(|row| stored(key, row, 0)).transpose()
+}
+
 impl Source for Snapshot<'_> {
     fn run(&self, calls: &[Call]) -> Result<Vec<Vec<Row>>, StoreError> {
         match &mut *self.connection.lock() {

@@ -180,6 +180,14 @@ fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_has() {
          ALTER TABLE node ADD CONSTRAINT link_count CHECK (nlink BETWEEN 0 AND 4294967295); \
          DELETE FROM schema_version WHERE version > 1",
     );
+    // By several hosts at once, while somebody reads it for a backup.
+    std::thread::scope(|scope| {
+        let backup = "BEGIN; LOCK TABLE old.node IN ACCESS SHARE MODE; SELECT pg_sleep(2); COMMIT";
+        scope.spawn(|| server.psql("lockwood", backup));
+        for _ in 0..3 {
+            scope.spawn(|| open(&server.url("old")).close());
+        }
+    });
     let store = open(&server.url("old"));
     assert!(store.get(&Key::Orphan(Ino(7))).unwrap().is_some());
     let locks = Document::Advisory(AdvisoryRecord::default());

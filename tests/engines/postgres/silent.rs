@@ -3,13 +3,18 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use lockwood::document::{Key, SessionId, SessionState};
+use lockwood::document::{Document, Ino, Key, Locking, Node, SessionId, SessionState, Timestamp, Volume};
 use lockwood::store::{Commit, Reader, Store};
 
 use super::fence::session;
 use super::lost::{Proxy, open_connections};
 use super::server::PostgresServer;
 use super::{empty, format, open};
+use crate::common::until;
+
+fn root() -> Node {
+    Volume::empty("0".repeat(32), Locking::Tree, 4096, Timestamp::default()).empty_root(0, 0)
+}
 
 /// The lease is 10 seconds, a heartbeat comes every third of it, and the server has made the one whose answer is kept back.
 #[test]
@@ -26,6 +31,38 @@ fn a_heartbeat_leaves_a_silent_connection_within_the_lease() {
     let made = store.commit(&Commit::new().at(key.clone(), version).put(key.clone(), beat(1))).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert_eq!(store.get(&key).unwrap().unwrap().version, made);
+}
+
+/// There are as many of them as connections, and all wait for somebody who has locked a table.
+#[test]
+fn a_heartbeat_waits_for_no_other_commits() {
+    let Some(server) = PostgresServer::start() else { return };
+    let store = empty(&format!("{}&pool_size=2", server.url("busy")));
+    let key = Key::Session(SessionId(7));
+    let beat = |heartbeat| session(SessionId(7), heartbeat, SessionState::Live);
+    let mut version = store.commit(&Commit::new().put(key.clone(), beat(0))).unwrap();
+    let sql = |text: &str| server.psql("lockwood", text);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sql("BEGIN; LOCK TABLE busy.node IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(5); COMMIT")
+        });
+        let waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'busy.node'::regclass AND";
+        until("the table is locked", || sql(&format!("{waiting} granted")).trim() == "1");
+        for ino in 1..=6 {
+            let store = &store;
+            scope.spawn(move || {
+                store.commit(&Commit::new().put(Key::Node(Ino(ino)), Document::Node(root()))).unwrap()
+            });
+        }
+        until("all connections wait", || sql(&format!("{waiting} NOT granted")).trim() == "2");
+        for heartbeat in 1..=4 {
+            let begun = Instant::now();
+            let commit = Commit::new().at(key.clone(), version).put(key.clone(), beat(heartbeat));
+            version = store.commit(&commit).unwrap();
+            assert_eq!(store.get(&key).unwrap().unwrap().version, version);
+            assert!(begun.elapsed() < Duration::from_secs(1), "{heartbeat}: {:?}", begun.elapsed());
+        }
+    });
 }
 
 /// As a machine does that stands still: the first host takes calls and does not answer them.
