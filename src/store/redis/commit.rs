@@ -27,7 +27,6 @@ const VERSIONS_LOST_MAX: u64 = 1_000_000_000;
 pub(super) struct Committer {
     names: Names,
     arrive: Script,
-    arrival: Arguments,
     /// Where the server keeps what became of this client's commits.
     outcomes: String,
     growing: Script,
@@ -50,14 +49,16 @@ impl Committer {
             outcomes: names.other(&format!("outcomes:{:016x}", ambient::random_u64())),
             growing: Script::new(TEXT),
             arrive: Script::new(include_str!("arrive.lua")),
-            arrival: Arguments::default()
-                .key(names.other("version"))
-                .key(names.other("server"))
-                .arg(VERSIONS_LOST_MAX),
             other: Script::new(TEXT.replacen("#!lua", FIRST_LINE_WHEN_FULL, 1)),
             settle: Script::new(include_str!("settle.lua")),
             names,
         }
+    }
+
+    /// Each time another jump: a server that loses it, too, must not give the same versions once more.
+    fn arrival(&self) -> Arguments {
+        let jump = VERSIONS_LOST_MAX + ambient::random_u64() % VERSIONS_LOST_MAX;
+        Arguments::default().key(self.names.other("version")).key(self.names.other("server")).arg(jump)
     }
 
     /// `tells`: whether the script publishes what it has changed.
@@ -65,12 +66,12 @@ impl Committer {
         const WHAT: &str = "a commit";
         let script = if commit.grows() { &self.growing } else { &self.other };
         let mut request = request::commit(&self.names, &self.outcomes, commit, tells);
-        let mut link = pool.link();
+        let mut link = pool.link_within(commit.answer_within());
         let mut patience = Patience::new(pool.options.patience);
         loop {
             link.number += 1;
             request.number(link.lane, link.number);
-            let asked = match link.arrive(&self.arrive, &self.arrival) {
+            let asked = match link.arrive(&self.arrive, || self.arrival()) {
                 Ok(()) => link.run(script, &request),
                 Err(failed) => Err(failed),
             };

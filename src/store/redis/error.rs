@@ -72,7 +72,8 @@ pub(super) fn explain(error: &RedisError, address: &Address) -> String {
         }
         // Within a script it has no code of its own.
         (code, _) if code == "NOPERM" || error.to_string().contains("user executing the script can't") => {
-            "the server forbids this user a command or a key: docs/redis.md has the rules (ACL) that it needs"
+            "the server forbids this user a command or a key: docs/redis.md (of lock servers docs/redlock.md) has the \
+             rules (ACL) that it needs"
         }
         ("OOM", _) => "the server is at its maxmemory: remove files, or give it more",
         ("READONLY", _) => "the server is a replica and takes no changes: name the primary",

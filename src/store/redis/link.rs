@@ -118,6 +118,8 @@ pub(super) struct Pool {
 pub(super) struct Held<'a> {
     pool: &'a Pool,
     link: Option<Link>,
+    /// How long its answers are waited for, if not as the pool's options say.
+    within: Option<Duration>,
 }
 
 impl Pool {
@@ -137,18 +139,27 @@ impl Pool {
 
     /// A link of which no other thread has hold.
     pub(super) fn link(&self) -> Held<'_> {
+        self.link_within(None)
+    }
+
+    /// The same, whose answers are waited for so long, if that is said.
+    pub(super) fn link_within(&self, within: Option<Duration>) -> Held<'_> {
         let link = self.idle.lock().pop().unwrap_or_else(|| Link {
             connection: None,
             has_arrived: false,
             lane: self.lanes.fetch_add(1, Ordering::Relaxed),
             number: 0,
         });
-        Held { pool: self, link: Some(link) }
+        Held { pool: self, link: Some(link), within }
     }
 
     /// A connection outside of the pool.
     pub(super) fn connect(&self) -> Result<Connection, Failed> {
-        let connection = self.client.get_connection_with_timeout(self.options.answer_within);
+        self.connect_within(self.options.answer_within)
+    }
+
+    fn connect_within(&self, within: Duration) -> Result<Connection, Failed> {
+        let connection = self.client.get_connection_with_timeout(within);
         let connection = connection.map_err(Failed::NotSent).inspect_err(|failed| self.note(failed))?;
         let timeout = Some(self.options.answer_within);
         connection.set_read_timeout(timeout).map_err(Failed::NotSent)?;
@@ -182,13 +193,17 @@ impl Pool {
 
 impl Held<'_> {
     fn connection(&mut self) -> Result<&mut Connection, Failed> {
+        let within = self.within.unwrap_or(self.pool.options.answer_within);
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => {
                 self.has_arrived = false;
-                self.pool.connect()?
+                self.pool.connect_within(within)?
             }
         };
+        if self.within.is_some() {
+            connection.set_read_timeout(Some(within)).map_err(Failed::NotSent)?;
+        }
         Ok(self.connection.insert(connection))
     }
 
@@ -245,9 +260,13 @@ impl Held<'_> {
     }
 
     /// Runs a script that shall be the first on each connection, unless it was.
-    pub(super) fn arrive(&mut self, script: &Script, arguments: &Arguments) -> Result<(), Failed> {
+    pub(super) fn arrive(
+        &mut self,
+        script: &Script,
+        arguments: impl FnOnce() -> Arguments,
+    ) -> Result<(), Failed> {
         if self.connection.is_none() || !self.has_arrived {
-            self.run(script, arguments)?;
+            self.run(script, &arguments())?;
             self.has_arrived = true;
         }
         Ok(())
@@ -294,7 +313,12 @@ impl DerefMut for Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if let Some(link) = self.link.take() {
+        if let Some(mut link) = self.link.take() {
+            let usual = Some(self.pool.options.answer_within);
+            let is_as_usual = |connection: &Connection| connection.set_read_timeout(usual).is_ok();
+            if self.within.is_some() && !link.connection.as_ref().is_none_or(is_as_usual) {
+                link.connection = None;
+            }
             self.pool.idle.lock().push(link);
         }
     }

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use lockwood::document::Kind;
+use lockwood::document::{Kind, LockMode};
 use lockwood::lock::LockError;
+use lockwood::lock::redlock::{Settings, lock_documents};
 use lockwood::namespace::NamespaceError;
 use lockwood::store::{Range, Reader, Scan, Start};
 
 use super::volume::{Host, format};
-use super::{Fleet, WAIT, servers};
+use super::{Fleet, Party, VOLUME, WAIT, servers};
 
 fn sessions(store: &dyn Reader) -> usize {
     store.scan(&Scan { range: Range::All(Kind::Session), start: Start::First, limit: 100 }).unwrap().len()
@@ -39,6 +40,27 @@ fn a_mount_that_names_other_servers_is_refused() {
     let moved = join("ada", list(&[2])).unwrap();
     assert!(matches!(join("grace", None), Err(NamespaceError::OtherLocks { .. })));
     moved.namespace.end().unwrap();
+}
+
+#[test]
+fn a_user_with_the_rights_that_the_docs_list_can_lock_look_and_release() {
+    let Some(fleet) = Fleet::start(1) else { return };
+    let rights = include_str!("../../../docs/redlock.md")
+        .lines()
+        .find_map(|line| line.strip_prefix("ACL SETUSER locks "))
+        .unwrap()
+        .replace("PASSWORD", "s3cret");
+    let words: Vec<&str> = ["ACL", "SETUSER", "locks"].into_iter().chain(rights.split_whitespace()).collect();
+    fleet.ask::<()>(0, &words);
+    let port = fleet.0[0].port();
+    let servers =
+        servers(&format!("redis://locks:s3cret@127.0.0.1:{port}/0?prefix=lockwood"), Duration::ZERO);
+    let party = Party::with(servers.clone(), 1, Settings { ttl: WAIT, extend: true });
+    let held = party.try_hold("/a/b", LockMode::Exclusive).unwrap();
+    assert!(matches!(party.try_hold("/a/b", LockMode::Shared), Err(LockError::WouldBlock(_))));
+    assert!(!lock_documents(&servers, VOLUME).unwrap().is_empty());
+    drop(held);
+    drop(party.wait_for("/a/b", LockMode::Shared).unwrap());
 }
 
 #[test]
