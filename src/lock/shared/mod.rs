@@ -28,6 +28,7 @@ pub use guard::SharedGuard;
 pub use view::lock_documents;
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -41,7 +42,7 @@ use super::{Blocked, Counters, LockError, LockSet, Mode, OpId, Wait};
 use crate::ambient::Clock;
 use crate::document::{LockClaim, LockRecord, SessionId};
 use crate::later::{Inline, Later, UnderWay};
-use crate::store::cells::{Along, CellKey, Cells, StoredCell};
+use crate::store::cells::{Along, CellKey, Cells, Looked, StoredCell};
 use crate::store::{Durability, StoreError};
 use at_once::AtOnce;
 use claims::{in_cell, is_ghost, now_ns, take_out};
@@ -244,13 +245,19 @@ impl SharedLocks {
     /// # Errors
     /// The store's.
     pub fn sweep(&self) -> Result<usize, LockError> {
+        let listed: Vec<_> =
+            self.list()?.into_iter().filter_map(|(key, found)| Some((key, found.ok()?))).collect();
+        let records: Vec<_> = listed
+            .iter()
+            .filter_map(|(key, found)| Some((key, found, in_cell(key, Some(found)).ok()??)))
+            .collect();
+        // Each session once, and behind all claims.
+        let sessions = self.sessions_of(records.iter().map(|(_, _, record)| *record))?;
         let mut swept = 0;
-        for (key, found) in self.list()? {
-            let Ok(found) = found else { continue };
-            let Ok(Some(record)) = in_cell(&key, Some(&found)) else { continue };
-            let ghosts = self.ghosts(record)?;
+        for (key, found, record) in records {
+            let ghosts = self.ghosts_among(record, &sessions);
             if !ghosts.is_empty() {
-                take_out(&self.store, &key, Some(found), |op| ghosts.contains(&op))?;
+                take_out(&self.store, key, Some(found.clone()), |op| ghosts.contains(&op))?;
                 swept += 1;
             }
         }
@@ -422,31 +429,38 @@ impl SharedLocks {
         documents
     }
 
-    /// The claims of a document that are ghosts. Those of a session whose document is damaged are none: nobody knows
-    /// whether it lives, so they are waited for like others.
+    /// The claims of a document that are ghosts.
     fn ghosts(&self, record: &LockRecord) -> Result<Vec<OpId>, StoreError> {
-        let own = self.standing.session();
-        let sessions: Vec<SessionId> =
-            record::sessions(record).into_iter().filter(|session| *session != own).collect();
-        let keys: Vec<_> = sessions.iter().map(|session| session::key(*session)).collect();
+        Ok(self.ghosts_among(record, &self.sessions_of([record])?))
+    }
+
+    /// The documents of the other sessions that have claims.
+    fn sessions_of<'a>(
+        &self,
+        records: impl IntoIterator<Item = &'a LockRecord>,
+    ) -> Result<BTreeMap<SessionId, Looked>, StoreError> {
+        let all: BTreeSet<SessionId> = records.into_iter().flat_map(record::sessions).collect();
+        let others: Vec<SessionId> =
+            all.into_iter().filter(|session| *session != self.standing.session()).collect();
+        let keys: Vec<_> = others.iter().map(|session| session::key(*session)).collect();
         let found = self.store.insist(|| self.store.cells.read_each(&keys))?;
-        let mut ghosts = Vec::new();
-        for claim in record::claims(record).map(record::op_of) {
-            let is_ghost = if claim.session == own {
-                !self.standing.runs(claim.number)
-            } else {
-                let at = sessions.binary_search(&claim.session).ok();
-                match at.and_then(|at| found.get(at)) {
-                    Some(Ok(cell)) => session::in_cell(claim.session, cell.as_ref())
-                        .is_ok_and(|session| is_ghost(claim, session)),
-                    Some(Err(_)) | None => false,
-                }
-            };
-            if is_ghost {
-                ghosts.push(claim);
+        Ok(others.into_iter().zip(found).collect())
+    }
+
+    /// The claims of a document that are ghosts, by what was read of their sessions after them. Those of a session whose
+    /// document is damaged are none: nobody knows whether it lives, so they are waited for like others.
+    fn ghosts_among(&self, record: &LockRecord, sessions: &BTreeMap<SessionId, Looked>) -> Vec<OpId> {
+        let is_over = |claim: &OpId| {
+            if claim.session == self.standing.session() {
+                return !self.standing.runs(claim.number);
             }
-        }
-        Ok(ghosts)
+            match sessions.get(&claim.session) {
+                Some(Ok(cell)) => session::in_cell(claim.session, cell.as_ref())
+                    .is_ok_and(|session| is_ghost(*claim, session)),
+                Some(Err(_)) | None => false,
+            }
+        };
+        record::claims(record).map(record::op_of).filter(is_over).collect()
     }
 
     /// A document must be that of a path with this id.

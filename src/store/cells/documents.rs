@@ -4,10 +4,15 @@
 use std::sync::Arc;
 
 use super::{
-    CasError, Cell, CellKey, Cells, Change, Listed, ListedCell, MarkedDocument, ScannedCell, StoredCell,
+    Answers, CasError, Cell, CellKey, Cells, Change, Listed, ListedCell, MarkedDocument, ScannedCell,
+    StoredCell,
 };
 use crate::document::{Document, Key, Kind, Stored, Version};
 use crate::store::{Commit, CommitError, Durability, Intents, Range, Scan, Store, StoreError, for_each};
+
+/// So many documents are changed in one commit, where each could be changed by itself: who waits for one of them waits for
+/// these and not for all.
+const TOGETHER: usize = 24;
 
 /// The documents of a store as cells. There are no slots: nobody needs intents on such a store.
 pub struct DocumentCells {
@@ -86,6 +91,23 @@ impl Cells for DocumentCells {
 
     fn cas(&self, key: &CellKey, expected: Option<Version>, cell: Option<Cell>) -> Result<Version, CasError> {
         self.cas_all(&[Change { key: key.clone(), expected, cell, awaited: true }], Durability::Full)
+    }
+
+    /// Several at one instant, as far as all of them can be made.
+    fn cas_each(&self, changes: &[Change]) -> Answers {
+        let alone = |change: &Change| self.cas(&change.key, change.expected, change.cell.clone());
+        let mut answers = Vec::with_capacity(changes.len());
+        for group in changes.chunks(if self.changes_several() { TOGETHER } else { 1 }) {
+            match self.cas_all(group, Durability::Full) {
+                Ok(version) => answers.extend(group.iter().map(|_| Ok(version))),
+                Err(CasError::Unknown(cause)) => {
+                    answers.extend(group.iter().map(|_| Err(CasError::Unknown(cause.clone()))));
+                }
+                Err(error) if group.len() == 1 => answers.push(Err(error)),
+                Err(_) => answers.extend(group.iter().map(alone)),
+            }
+        }
+        answers
     }
 
     fn changes_several(&self) -> bool {
