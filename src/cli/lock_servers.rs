@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Failure;
 use crate::lock::redlock::Settings;
 use crate::namespace::DEFAULT_LEASE;
-use crate::store::engine::without_password;
+use crate::store::engine::{refuse_hidden_password, without_password};
 use crate::store::redis::servers::Servers;
 
 /// Where the password of the lock servers may stand; the store's is another one.
@@ -13,6 +13,7 @@ pub(super) const PASSWORD: &str = "LOCKWOOD_LOCKS_PASSWORD";
 
 /// The lock servers of a list, for locks that last as long as a lease.
 pub(super) fn parse(list: &str, lease: std::time::Duration) -> Result<Arc<Servers>, Failure> {
+    list.split(',').try_for_each(refuse_hidden_password)?;
     let password = std::env::var(PASSWORD).ok();
     let patience = Settings::of_lease(lease).patience();
     let servers = Servers::parse(list, password.as_deref(), patience)

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{Failure, lock_servers};
-use crate::store::engine::{is_engine, is_url, without_password};
+use crate::store::engine::{is_engine, is_url, refuse_hidden_password, without_password};
 
 /// Where the password of a shared engine may stand instead of in the URL.
 const PASSWORD: &str = "LOCKWOOD_PASSWORD";
@@ -36,6 +36,7 @@ impl Place {
         match text.to_str() {
             Some("") => Err("the name of a store is empty: a directory or a URL is needed".into()),
             Some(text) if is_url(text) => {
+                refuse_hidden_password(text)?;
                 let (url, password) = without_password(text);
                 Ok(Self::Engine { url, password: password.or_else(|| std::env::var(PASSWORD).ok()) })
             }

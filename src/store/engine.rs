@@ -75,6 +75,25 @@ pub fn without_password(url: &str) -> (String, Option<String>) {
     (format!("{scheme}://{user}@{host}{}", &rest[end..]), Some(password))
 }
 
+/// Refuses a URL in which a password may stand that [`without_password`] does not find: what comes before the host ends at a
+/// `/`, `?` or `#`, and some drivers look for the `@` behind it all the same. The error shows nothing of it.
+///
+/// # Errors
+/// How it is written.
+pub fn refuse_hidden_password(url: &str) -> Result<(), &'static str> {
+    let Some((scheme, rest)) = url.split_once("://") else { return Ok(()) };
+    let (before, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_host = before.rsplit_once(':').is_none_or(|(host, port)| !host.is_empty() && is_port(port));
+    let is_of_postgres = scheme.starts_with("postgres");
+    if before.contains('@') || !behind.contains('@') || (is_host && !is_of_postgres) {
+        return Ok(());
+    }
+    Err(
+        "a URL has an @ behind its host: in user names, passwords and options write / ? # @ as %2F %3F %23 %40",
+    )
+}
+
 /// Opens the volume at `url`.
 ///
 /// # Errors
@@ -158,6 +177,29 @@ impl From<EngineOptions> for opensearch::Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_that_cannot_be_taken_out_is_refused() {
+        for url in [
+            "postgres://ada:se/cret@db/files",
+            "postgresql://ada:12/3@db/files",
+            "redis://:pa?ss@h",
+            "rediss://u:pa#ss@h:6379/0",
+            "opensearch+https://u:p/w@h:9200/lockwood",
+        ] {
+            let refused = refuse_hidden_password(url).unwrap_err();
+            assert!(refused.contains("%2F") && !refused.contains(url), "{refused}");
+        }
+        for url in [
+            "postgres://ada:s%2Fcret@db/files",
+            "postgres://ada@db/files?sslrootcert=/a",
+            "redis://h:6379?prefix=a@b",
+            "redis://h?password-file=/etc/a@b",
+            "opensearch+http://a:9200,b:9200/lockwood",
+        ] {
+            assert_eq!(refuse_hidden_password(url), Ok(()), "{url}");
+        }
+    }
 
     #[test]
     fn a_password_is_taken_out_of_a_url() {
