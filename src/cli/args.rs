@@ -58,8 +58,8 @@ A password is better not in the URL but in the environment (LOCKWOOD_PASSWORD) o
 of each engine. It is taken out of the arguments at once.")]
 pub(super) struct Format {
     /// A directory that does not exist yet or is empty; or the URL of a volume on a server that many
-    /// hosts share: postgres://, redis:// or rediss://, opensearch+http:// (docs/postgresql.md,
-    /// docs/redis.md, docs/opensearch.md)
+    /// hosts share: postgres://, redis:// or rediss://, opensearch+http(s):// or
+    /// elasticsearch+http(s):// (docs/postgresql.md, docs/redis.md, docs/opensearch.md)
     pub(super) store: OsString,
     /// How renames lock; recorded in the volume
     #[arg(long, value_enum, default_value = "tree")]
@@ -105,36 +105,41 @@ impl From<LockingArgument> for Locking {
 #[command(after_help = "\
 Options (-o, as in mount(8)):
   ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync
-  relatime, noatime      keep access times as relatime does (default), or not at all
+  relatime, noatime      keep access times as relatime does (default; also atime), or not at all
   allow_other            let other users in (default for root); allow_root: root only
   lock_wait=SECONDS      how long a rename waits for locks before EBUSY (default 30)
-  threads=N              threads that serve requests at most (default by the number of cores; on a shared store 16)
+  threads=N              threads that serve requests at most (default by the number of cores; on a shared store at least 16)
   locking=STRATEGY       refuse a store that was formatted with another one: tree, document, global, version
   cache_size=MIB         memory for documents (default 64)
-  passthrough=WHAT       which large files the kernel reads and writes itself, at the speed of the disk: those that are open
-  to be read (read, the default), all (write: docs/semantics.md says what that costs), or none (off). Where it cannot
-  (Linux before 6.9, not root, several mount points, a shared store) `lockwood status` says so
-  xattr, noxattr         have extended attributes and access control lists (default), or none: then `ls -l` of many files
-  takes half as long and less (docs/semantics.md says what that costs)
-  log=FILE               where the daemon logs to (default: the file `log` in the store; of a shared
-  store: MOUNT-POINT.log, with - for each /, in /var/log/lockwood or $XDG_STATE_HOME/lockwood)
+  passthrough=WHAT       which large files the kernel reads and writes itself, at the speed of the disk:
+                         those that are open to be read (read, the default), all (write; see
+                         docs/semantics.md for what that costs), or none (off). Where it cannot (Linux
+                         before 6.9, not root, several mount points, a shared store) `lockwood status`
+                         says so
+  xattr, noxattr         have extended attributes and access control lists (default), or none: then
+                         `ls -l` of many files takes half as long and less (docs/semantics.md)
+  log=FILE               where the daemon logs to (default: the file `log` in the store; of a shared store
+                         mnt-tree.log for /mnt/tree, and mnt-my%-tree.log for /mnt/my-tree, in
+                         /var/log/lockwood, or if not root in $XDG_STATE_HOME/lockwood)
 Of volumes that many hosts share:
   cache_ttl=SECONDS      nothing that others may have changed is remembered for longer (default 1)
   lease=SECONDS          without a sign of life others take this mount for dead (default 10)
-  hard, soft[=SECONDS]   how long each request of an operation waits for a server that is away before it fails
-  (default hard: 60; soft: 5)
-  allow-volatile         take a server that may forget what it has acknowledged: the volume when it restarts (Redis), or
-  changes that are not on disk yet (OpenSearch); allow-weak is the same
+  hard, soft[=SECONDS]   how long each request of an operation waits for a server that is away before it
+                         fails (default hard: 60; soft: 5)
+  allow-volatile         take a server that may forget what it has acknowledged: the volume when it
+                         restarts (Redis), or changes that are not on disk yet (OpenSearch);
+                         allow-weak is the same
   locks=URL              a lock server, as in --locks; once for each server
-  write-back=SIZE        keep up to SIZE written bytes back (64K to 4G) and commit them together: at fsync and close, and
-  after 5 s. The death of the daemon loses them (default 0: off, each write is a commit); docs/contents.md
+  write-back=SIZE        keep up to SIZE written bytes back (64K to 4G) and commit them together: at fsync
+                         and close, and after 5 s. The death of the daemon loses them (default 0: off,
+                         each write is a commit); docs/contents.md
 Options of /etc/fstab that are not for the file system (noauto, nofail, x-...) are ignored.
 
 Examples:
   lockwood mount /var/lib/tree /mnt/tree
   lockwood mount /var/lib/tree /mnt/tree -o ro,lock_wait=5
   lockwood mount /var/lib/tree /mnt/one /mnt/two
-  lockwood mount 'postgres://db/trees' /mnt/tree --locks redis://lock1,lock2,lock3
+  lockwood mount 'postgres://lockwood@db/trees' /mnt/tree --locks redis://lock1,lock2,lock3
   lockwood mount /var/lib/tree /mnt/tree --foreground")]
 pub(super) struct Mount {
     /// The store: a directory, or the URL of a volume that many hosts share
@@ -334,8 +339,8 @@ pub(super) enum ModeArgument {
 /// Print a document as JSON.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Documents: volume, node:INODE, entry:PARENT:NAME, content:INODE, xattr:INODE:NAME, orphan:INODE, session:ID,
-lock:ID. Names and lock ids are URL-encoded.
+Documents: volume, node:INODE, entry:PARENT:NAME, content:INODE, chunk:INODE:INDEX, xattr:INODE:NAME, orphan:INODE,
+session:ID, lock:ID, advisory:INODE. Names and lock ids are URL-encoded.
 
 Examples:
   lockwood get /mnt/tree node:1

@@ -148,7 +148,8 @@ pub(super) fn log_path(
 /// The name of a mount point's log. No two have the same: `-` stands for `/`, and for itself behind a `%`.
 fn log_name(mount_point: &Path) -> OsString {
     let mut name = Vec::new();
-    for byte in mount_point.as_os_str().as_bytes().iter().skip(1) {
+    let plain: PathBuf = mount_point.components().collect();
+    for byte in plain.as_os_str().as_bytes().iter().skip(1) {
         match byte {
             b'/' => name.push(b'-'),
             b'-' | b'%' => name.extend([b'%', *byte]),
@@ -198,6 +199,7 @@ mod tests {
     fn no_two_mount_points_share_a_log() {
         let name = |text: &str| log_name(Path::new(text));
         assert_eq!(name("/mnt/a/b"), "mnt-a-b.log");
+        assert_eq!(name("/mnt//a/b/"), "mnt-a-b.log");
         assert_eq!(name("/mnt/a-b%"), "mnt-a%-b%%.log");
     }
 

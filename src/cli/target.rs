@@ -1,5 +1,6 @@
 //! What a verb is pointed at: a mount, a store that is or is not mounted, or a volume on a shared engine.
 
+use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -126,7 +127,8 @@ impl fmt::Display for SharedVolume {
 }
 
 /// Root opens no store whose documents are another user's: even to be read they are opened with files that are made
-/// anew, and this user could not open those any more. One that root has opened before is spoiled already.
+/// anew, and this user could not open those any more. One that root has opened before is spoiled already, and where the host
+/// gives root's files to another user (NFS with root_squash) all of them are its own.
 pub(super) fn refuse_anothers(layout: &Layout) -> Result<(), Failure> {
     // What is not there is named by whoever opens it.
     let owner = fs::metadata(layout.db()).map_or(0, |db| db.uid());
@@ -135,7 +137,9 @@ pub(super) fn refuse_anothers(layout: &Layout) -> Result<(), Failure> {
     }
     let is_roots =
         |entry: io::Result<fs::DirEntry>| entry.and_then(|e| e.metadata()).is_ok_and(|m| m.uid() == 0);
-    if fs::read_dir(layout.db()).is_ok_and(|mut entries| entries.any(is_roots)) {
+    if fs::read_dir(layout.db()).is_ok_and(|mut entries| entries.any(is_roots))
+        || owner_of_new(layout.root()) == Some(owner)
+    {
         return Ok(());
     }
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -150,6 +154,13 @@ pub(super) fn refuse_anothers(layout: &Layout) -> Result<(), Failure> {
         quoted(layout.root())
     )
     .into())
+}
+
+/// Whose a file is that this process makes in a directory; none if it can make none.
+fn owner_of_new(directory: &Path) -> Option<u32> {
+    let path = directory.join(format!(".owner-{}", std::process::id()));
+    let owner = File::create_new(&path).and_then(|file| file.metadata()).map(|made| made.uid());
+    fs::remove_file(&path).and(owner).ok()
 }
 
 /// The mount point of the mount of ours that `path` is on, if it is on one.

@@ -56,7 +56,7 @@ pub(super) struct Shared {
     pub(super) attributes: bool,
     /// All mounts of the process, this one among them.
     pub(super) mounts: OnceLock<Vec<Weak<Shared>>>,
-    /// The root's attributes as the kernel was told them last.
+    /// The root's attributes as they were known last.
     pub(super) root: Mutex<Option<FileAttr>>,
     /// Requests of the kernel that were answered, but those for control files. FORGET has no answer.
     pub(super) requests: AtomicU64,

@@ -89,7 +89,7 @@ fn detach_dead(path: &Path) -> io::Result<()> {
     log::warn!(
         "{}: the daemon of this mount of {} has died; detaching it",
         path.display(),
-        dead.source.display()
+        printable(dead.source.as_os_str().as_encoded_bytes())
     );
     attach::detach(path)
 }

@@ -173,6 +173,13 @@ fn a_backing_file_that_is_missing_is_named_and_the_others_are_readable() {
     mounted.mount("rw");
     fs::write(&path, contents(lost)).unwrap();
     assert!(right(&mounted, lost));
+    // Nor does who fills an empty one.
+    File::create(&path).unwrap();
+    mounted.umount();
+    fs::remove_file(&files[3]).unwrap();
+    mounted.mount("rw");
+    fs::write(&path, contents(lost)).unwrap();
+    assert!(right(&mounted, lost));
     mounted.finish();
 }
 

@@ -42,9 +42,14 @@ fn root_leaves_nothing_in_another_users_store_and_is_told_the_way() {
         assert!(words.contains(&format!("{store} belongs to user")), "{words}");
         assert!(words.contains("sudo -u '") && words.contains("chown -R root"), "{words}");
     };
-    for arguments in
-        [&["status", &store][..], &["check", &store], &["recover", &store], &["get", &store, "node:1"]]
-    {
+    let mount_point = mounted.mount_point.to_str().unwrap();
+    for arguments in [
+        &["status", &store][..],
+        &["check", &store],
+        &["recover", &store],
+        &["get", &store, "node:1"],
+        &["mount", &store, mount_point],
+    ] {
         refused(lockwood(arguments).refused());
     }
     let mut found = Vec::new();

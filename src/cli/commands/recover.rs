@@ -62,9 +62,8 @@ pub(in crate::cli) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
         (None, Target::Store(store)) => of_directory(store)?,
         // Who owns the store recovered it before it was mounted.
         (None, _) => {
-            let live = sessions::all(&target)?.into_iter().filter(Seen::is_live).map(|seen| seen.session);
-            let live = live.collect();
-            Report { live, ..Report::default() }
+            let live = sessions::all(&target)?.into_iter().filter(Seen::is_live);
+            Report { live: live.map(|seen| seen.session).collect(), ..Report::default() }
         }
     };
     if arguments.json {

@@ -78,8 +78,9 @@ impl Namespace {
         self.put(&to_pin, &mut to_io, to)?;
         let stamp = self.stamp(!caller.keeps_privileges());
         self.retry(|| {
-            let (_, source) = self.live_node(from)?;
-            let (source, source_view) = (regular(&source)?, view(&source, regular(&source)?));
+            let (_, source_node) = self.live_node(from)?;
+            let source = regular(&source_node)?;
+            let source_view = view(&source_node, source);
             let len = len.min(source.size.saturating_sub(from_offset));
             if len == 0 {
                 return Ok(Some((0, Privileges::Kept)));
@@ -87,7 +88,7 @@ impl Namespace {
             if source.place != self.contents.place() {
                 return Ok(None);
             }
-            let Some(source_file) = self.contents.find(from.0)? else { return Ok(None) };
+            let source_file = self.stored(from, &source_node)?;
             let (_, target) = self.live_node(to)?;
             self.admit_content(len)?;
             let prepared = self.prepare(&to_pin, &mut to_io, to, &target, to_offset)?;

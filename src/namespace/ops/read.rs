@@ -237,7 +237,8 @@ impl Pin<'_> {
         namespace: &Namespace,
     ) -> Result<ContentFile> {
         match io.file {
-            None if is_apart(node) => {
+            // An empty file has lost nothing.
+            None if is_apart(node) && node.size() > 0 => {
                 let file = namespace.stored(ino, node)?;
                 Ok(io.file.insert(file).clone())
             }

@@ -281,7 +281,7 @@ impl Namespace {
         if let Some(inline) = inline {
             file.write_at(&inline.bytes, 0, node.version())?;
             // The document may be durable, and goes with the commit; what takes its place must be so before.
-            file.sync(true).inspect_err(|error| self.store.stop(&error.to_string()))?;
+            file.sync(true)?;
             commit = inline.unchanged(commit).delete(Key::Content(ino));
         }
         Ok(commit)
@@ -319,6 +319,11 @@ impl Namespace {
     fn abandon(&self, io: &mut Io, prepared: &Prepared<'_>, error: &NamespaceError) {
         let Prepared { file, ino, node, place, size, .. } = prepared;
         io.trimmed = false;
+        // The next mount may find the commit in the journal, and what it names must be there then. If it finds none, what is
+        // left here is cut off or swept away.
+        if !self.contents.is_shared() && matches!(error, NamespaceError::Store(StoreError::Stopped(_))) {
+            return;
+        }
         let refused = matches!(
             error,
             NamespaceError::Conflict(_) | NamespaceError::Store(StoreError::Fenced | StoreError::NoSpace)
@@ -327,7 +332,7 @@ impl Namespace {
             return;
         }
         let undone = if place.is_apart() {
-            file.truncate(*size, node.version()).map_err(NamespaceError::from)
+            file.trim(*size, node.version()).map_err(NamespaceError::from)
         } else {
             io.file = None;
             self.undo(*ino)

@@ -54,6 +54,23 @@ fn content_that_cannot_move_leaves_nothing_where_it_was_to_go() {
     world.finish();
 }
 
+/// The database may write its journal yet, in which case the next mount finds the commit there.
+#[test]
+fn content_whose_move_ended_with_the_store_is_still_where_the_commit_says() {
+    let mut world = World::new();
+    let f = world.filled(ROOT, "f", b"small");
+    world.store.stop("a test");
+    let moved = world.write(f, LIMIT as u64, b"2", false);
+    assert!(matches!(moved, Err(NamespaceError::Store(StoreError::Stopped(_)))), "{moved:?}");
+    let left = usize::from(world.apart() == ContentPlace::Backing);
+    assert_eq!(world.files().list().count(), left);
+    world.crash();
+    assert_eq!(world.bytes(f), b"small");
+    world.write(f, LIMIT as u64, b"2", false).unwrap();
+    assert_eq!(world.bytes(f)[LIMIT], b'2');
+    world.finish();
+}
+
 #[test]
 fn an_inline_file_cut_to_nothing_loses_its_document() {
     let world = World::new();
