@@ -421,7 +421,7 @@ mod tests {
         }
         let begun = ambient::monotonic();
         teller.tell(&change(2), &Ok(Version(2)));
-        for _ in 0..2 {
+        for _ in 0..4 {
             assert_eq!(sent.recv().unwrap(), [LOST]);
         }
         assert!(begun.elapsed() >= AGAIN / 2, "it waits between");
