@@ -1,7 +1,7 @@
 //! A Redis server of a test's own: on a free port of this host, in a temporary directory, gone with it when it is dropped.
 //! Used by path from wherever a test needs one; names nothing of Lockwood.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -68,9 +68,11 @@ impl RedisServer {
             .args(&self.options)
             .stdin(Stdio::null())
             .stdout(Stdio::null());
+        let _ = std::fs::remove_file(self.dir.path().join("log")); // It may be the first time.
         let mut process = command.spawn().expect("the server starts");
         for _ in 0..LOOKS {
-            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+            // To connect proves nothing: somebody else may be there.
+            if self.log().contains("Ready to accept connections") {
                 self.process = Some(process);
                 return true;
             }
