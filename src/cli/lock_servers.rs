@@ -14,6 +14,10 @@ pub(super) const PASSWORD: &str = "LOCKWOOD_LOCKS_PASSWORD";
 /// The lock servers of a list, for locks that last as long as a lease.
 pub(super) fn parse(list: &str, lease: std::time::Duration) -> Result<Arc<Servers>, Failure> {
     list.split(',').try_for_each(refuse_hidden_password)?;
+    if list.matches("://").count() == 1 {
+        // A comma in a password ends a server's URL as well.
+        refuse_hidden_password(list)?;
+    }
     let password = std::env::var(PASSWORD).ok();
     let patience = Settings::of_lease(lease).patience();
     let servers = Servers::parse(list, password.as_deref(), patience)

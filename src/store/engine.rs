@@ -75,6 +75,10 @@ pub fn without_password(url: &str) -> (String, Option<String>) {
     (format!("{scheme}://{user}@{host}{}", &rest[end..]), Some(password))
 }
 
+/// How such a URL is written.
+const WRITTEN: &str =
+    "a URL has an @ behind its host: in user names, passwords and options write / ? # @ as %2F %3F %23 %40";
+
 /// Refuses a URL in which a password may stand that [`without_password`] does not find: what comes before the host ends at a
 /// `/`, `?` or `#`, and some drivers look for the `@` behind it all the same. The error shows nothing of it.
 ///
@@ -83,15 +87,15 @@ pub fn without_password(url: &str) -> (String, Option<String>) {
 pub fn refuse_hidden_password(url: &str) -> Result<(), &'static str> {
     let Some((scheme, rest)) = url.split_once("://") else { return Ok(()) };
     let (before, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (path, query) = behind.split_at(behind.find('?').unwrap_or(behind.len()));
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_host = before.rsplit_once(':').is_none_or(|(host, port)| !host.is_empty() && is_port(port));
-    let is_of_postgres = scheme.starts_with("postgres");
-    if before.contains('@') || !behind.contains('@') || (is_host && !is_of_postgres) {
-        return Ok(());
+    let is_host = before.ends_with(']')
+        || before.rsplit_once(':').is_none_or(|(host, port)| !host.is_empty() && is_port(port));
+    let ends_early = !before.contains('@') && (!is_host || scheme.starts_with("postgres"));
+    if path.contains('@') || (ends_early && query.contains('@')) {
+        return Err(WRITTEN);
     }
-    Err(
-        "a URL has an @ behind its host: in user names, passwords and options write / ? # @ as %2F %3F %23 %40",
-    )
+    Ok(())
 }
 
 /// Opens the volume at `url`.
@@ -186,6 +190,9 @@ mod tests {
             "redis://:pa?ss@h",
             "rediss://u:pa#ss@h:6379/0",
             "opensearch+https://u:p/w@h:9200/lockwood",
+            "redis://ada:12/3@h",
+            "postgres://ada:p@ss/w@db/files",
+            "redis://:a,b/c@h",
         ] {
             let refused = refuse_hidden_password(url).unwrap_err();
             assert!(refused.contains("%2F") && !refused.contains(url), "{refused}");
@@ -195,6 +202,8 @@ mod tests {
             "postgres://ada@db/files?sslrootcert=/a",
             "redis://h:6379?prefix=a@b",
             "redis://h?password-file=/etc/a@b",
+            "redis://[::1]?password-file=/etc/a@b",
+            "redis://[::1]:6379/0?password-file=/etc/a@b",
             "opensearch+http://a:9200,b:9200/lockwood",
         ] {
             assert_eq!(refuse_hidden_password(url), Ok(()), "{url}");

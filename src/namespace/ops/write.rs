@@ -12,7 +12,7 @@
 //! What a map has changed is sent whenever the kernel sees fit, by what it then takes for the size. The file may have been
 //! cut elsewhere meanwhile, so such a write ends where the file ends ([`Namespace::write_mapped`]).
 
-use crate::content::{ContentFile, MAX_SIZE};
+use crate::content::{ContentError, ContentFile, MAX_SIZE};
 use crate::document::merge::Extent;
 use crate::document::{Content, ContentPlace, Document, Ino, Key, NodeDelta, Regular, Timestamp, Version};
 use crate::namespace::collect::is_apart;
@@ -281,7 +281,11 @@ impl Namespace {
         if let Some(inline) = inline {
             file.write_at(&inline.bytes, 0, node.version())?;
             // The document may be durable, and goes with the commit; what takes its place must be so before.
-            file.sync(true)?;
+            file.sync(true).inspect_err(|error| {
+                if !matches!(error, ContentError::NoSpace { .. }) {
+                    self.store.stop(&error.to_string());
+                }
+            })?;
             commit = inline.unchanged(commit).delete(Key::Content(ino));
         }
         Ok(commit)
@@ -332,7 +336,9 @@ impl Namespace {
             return;
         }
         let undone = if place.is_apart() {
-            file.trim(*size, node.version()).map_err(NamespaceError::from)
+            // What is reserved in a backing file stays.
+            let cut = if self.contents.is_shared() { ContentFile::truncate } else { ContentFile::trim };
+            cut(file, *size, node.version()).map_err(NamespaceError::from)
         } else {
             io.file = None;
             self.undo(*ino)

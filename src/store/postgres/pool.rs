@@ -39,12 +39,15 @@ pub(super) struct Pool {
     pub(super) trips: RoundTrips,
     connections: Mutex<Connections>,
     returned: Condvar,
-    /// For those who must not wait for all others. Never among the idle ones: there somebody else would take it.
-    at_once: Mutex<Option<Pooled>>,
+    /// For those who must not wait for all others. Never among the others: there somebody else would take them.
+    at_once: Mutex<Connections>,
     /// Set at the end, so that the threads behind the store end as well.
     pub(super) closing: AtomicBool,
     pub(super) outages: Outages,
 }
+
+/// So many connections beyond the pool's, for sessions: one beats, and somebody may look.
+const AT_ONCE: usize = 2;
 
 /// Whether the server has lost nothing since somebody connected.
 const STILL_RUNS: &str = "SELECT since FROM server_run";
@@ -169,13 +172,26 @@ impl Pool {
         made
     }
 
-    /// A connection for what must not wait for all others, as a heartbeat must not. They are seldom more than one.
+    /// A connection for what must not wait for all others, as a heartbeat must not.
     pub(super) fn take_at_once(&self, deadline: Instant) -> Result<Pooled, StoreError> {
-        if let Some(pooled) = self.at_once.lock().take() {
-            return Ok(pooled);
+        {
+            let mut connections = self.at_once.lock();
+            if let Some(pooled) = connections.idle.pop() {
+                return Ok(pooled);
+            }
+            if connections.open == AT_ONCE {
+                drop(connections);
+                return self.take(deadline);
+            }
+            connections.open += 1;
         }
-        let made = self.keep_trying(deadline, |within| self.connect_pooled(within))?;
-        Ok(Pooled { at_once: true, ..made })
+        match self.keep_trying(deadline, |within| self.connect_pooled(within)) {
+            Ok(made) => Ok(Pooled { at_once: true, ..made }),
+            Err(error) => {
+                self.at_once.lock().open -= 1;
+                Err(error)
+            }
+        }
     }
 
     /// Tries until the deadline as long as trying again makes sense.
@@ -213,23 +229,22 @@ impl Pool {
     pub(super) fn give(&self, pooled: Pooled) {
         if pooled.connection.usable() {
             if pooled.at_once {
-                let one_more = self.at_once.lock().replace(pooled);
-                drop(one_more);
+                self.at_once.lock().idle.push(pooled);
             } else {
                 self.connections.lock().idle.push(pooled);
                 self.returned.notify_one();
             }
             return;
         }
-        let dropped = {
-            let mut connections = self.connections.lock();
+        let drop_idle = |connections: &Mutex<Connections>, is_of_these: bool| {
+            let mut connections = connections.lock();
             let idle = std::mem::take(&mut connections.idle);
-            connections.open -= usize::from(!pooled.at_once) + idle.len();
+            connections.open -= usize::from(is_of_these) + idle.len();
             idle
         };
+        let dropped = drop_idle(&self.connections, !pooled.at_once);
         self.returned.notify_all();
-        let at_once = self.at_once.lock().take();
-        drop((pooled, dropped, at_once));
+        drop((dropped, drop_idle(&self.at_once, pooled.at_once), pooled));
     }
 
     fn forget(&self) {
@@ -276,7 +291,8 @@ impl Pool {
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
         let idle = std::mem::take(&mut self.connections.lock().idle);
-        for mut pooled in idle.into_iter().chain(self.at_once.lock().take()) {
+        let at_once = std::mem::take(&mut self.at_once.lock().idle);
+        for mut pooled in idle.into_iter().chain(at_once) {
             let end = Call { sql: Sql::Text(END_OUTCOME), params: vec![Value::Int(pooled.id)] };
             // If it fails the row stays until it is trimmed.
             let _ = pooled.connection.run(&[end], Duration::from_secs(1), &self.trips);
