@@ -13,7 +13,7 @@ use crate::document::{
 
 /// What a busy server may need for a heartbeat.
 const HEARTBEAT_MIN: Duration = Duration::from_millis(500);
-const HEARTBEAT_MAX: Duration = Duration::from_millis(2500);
+pub(crate) const HEARTBEAT_MAX: Duration = Duration::from_millis(2500);
 
 /// What must still hold at the instant of the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]

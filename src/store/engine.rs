@@ -75,10 +75,6 @@ pub fn without_password(url: &str) -> (String, Option<String>) {
     (format!("{scheme}://{user}@{host}{}", &rest[end..]), Some(password))
 }
 
-/// How such a URL is written.
-const WRITTEN: &str =
-    "a URL has an @ behind its host: in user names, passwords and options write / ? # @ as %2F %3F %23 %40";
-
 /// Refuses a URL in which a password may stand that [`without_password`] does not find: what comes before the host ends at a
 /// `/`, `?` or `#`, and some drivers look for the `@` behind it all the same. The error shows nothing of it.
 ///
@@ -93,7 +89,9 @@ pub fn refuse_hidden_password(url: &str) -> Result<(), &'static str> {
         || before.rsplit_once(':').is_none_or(|(host, port)| !host.is_empty() && is_port(port));
     let ends_early = !before.contains('@') && (!is_host || scheme.starts_with("postgres"));
     if path.contains('@') || (ends_early && query.contains('@')) {
-        return Err(WRITTEN);
+        return Err(
+            "a URL has an @ behind its host: in user names, passwords and options write / ? # @ as %2F %3F %23 %40",
+        );
     }
     Ok(())
 }

@@ -300,7 +300,7 @@ impl Namespace {
         outcome: Result<u64>,
         stamp: Stamp,
     ) -> Result<Privileges> {
-        let commit = std::mem::take(&mut prepared.commit);
+        let mut commit = std::mem::take(&mut prepared.commit);
         let Prepared { file, ino, node, place, size, blocks, .. } = &prepared;
         let committed = outcome.and_then(|size_at_least| {
             let extent = Extent {
@@ -308,7 +308,6 @@ impl Namespace {
                 blocks: file.allocated_blocks(*blocks)?,
                 place: self.contents.place(),
             };
-            let mut commit = commit;
             commit.checks.extend(file.checks(if place.is_apart() { *size } else { 0 }));
             let delta = NodeDelta { extent: Some(extent), ..NodeDelta::default() };
             let (version, privileges) = self.commit_content(*ino, node, stamp, file.join(commit), delta)?;

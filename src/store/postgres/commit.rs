@@ -6,7 +6,7 @@ use tokio_postgres::{Error, Row};
 
 use super::connection::{Call, Connection, Failure, Sql};
 use super::plan::{Own, Plan, Step};
-use super::pool::{Pool, jittered};
+use super::pool::{Pool, Use, jittered};
 use super::rows::key_values;
 use super::tables::{CHANGED, CLOSED, FENCED, HOLD_BACK, IS_LIVE, IS_THERE, LET_GO, MISFIT};
 use super::value::Value;
@@ -92,8 +92,8 @@ fn attempt(
 ) -> Result<Attempt, CommitError> {
     // A heartbeat waits for nobody's commit. All others may: for rows, and for a standby.
     let mut pooled = match answer_within {
-        Some(within) => pool.take_at_once(deadline.min(ambient::monotonic() + within))?,
-        None => pool.take(deadline)?,
+        Some(within) => pool.take(Use::Sessions, deadline.min(ambient::monotonic() + within))?,
+        None => pool.take(Use::All, deadline)?,
     };
     pooled.number += 1;
     let own = Own { connection: pooled.id, number: pooled.number };
@@ -211,7 +211,7 @@ fn outcome(
     let what = "cannot find out what became of a commit";
     let ask = |connection: &mut Connection, within| connection.run(&close, within, &pool.trips);
     let rows = match answer_within {
-        Some(within) => pool.read_at_once(what, ambient::monotonic() + within, ask),
+        Some(within) => pool.read_for(Use::Sessions, what, ambient::monotonic() + within, ask),
         None => pool.read(what, ask),
     };
     let rows = rows.map_err(|error| unknown(error.to_string()))?;

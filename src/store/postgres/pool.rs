@@ -24,8 +24,24 @@ pub(super) struct Pooled {
     pub(super) id: i64,
     /// Its last commit, made or not.
     pub(super) number: i64,
-    /// Whether it is beyond the pool's.
-    at_once: bool,
+    use_for: Use,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// All requests.
+    All,
+    /// The documents of sessions, as heartbeats: they must not wait for all others, and so have connections that nobody else
+    /// takes.
+    Sessions,
+}
+
+/// The connections of one use.
+struct Shelf {
+    connections: Mutex<Connections>,
+    returned: Condvar,
+    most: usize,
 }
 
 #[derive(Default)]
@@ -37,17 +53,15 @@ struct Connections {
 pub(super) struct Pool {
     pub(super) target: Target,
     pub(super) trips: RoundTrips,
-    connections: Mutex<Connections>,
-    returned: Condvar,
-    /// For those who must not wait for all others. Never among the others: there somebody else would take them.
-    at_once: Mutex<Connections>,
+    for_all: Shelf,
+    for_sessions: Shelf,
     /// Set at the end, so that the threads behind the store end as well.
     pub(super) closing: AtomicBool,
     pub(super) outages: Outages,
 }
 
-/// So many connections beyond the pool's, for sessions: one beats, and somebody may look.
-const AT_ONCE: usize = 2;
+/// So many connections are for sessions, beyond the pool's: one beats, and somebody may look.
+const FOR_SESSIONS: usize = 2;
 
 /// Whether the server has lost nothing since somebody connected.
 const STILL_RUNS: &str = "SELECT since FROM server_run";
@@ -69,14 +83,19 @@ const BEGIN_OUTCOME: &str = "INSERT INTO outcome (connection, version) VALUES ($
 pub(super) const TRIM_OUTCOMES: &str = "DELETE FROM outcome WHERE used < now() - interval '7 days'";
 const END_OUTCOME: &str = "DELETE FROM outcome WHERE connection = $1";
 
+impl Shelf {
+    fn new(most: usize) -> Self {
+        Self { connections: Mutex::default(), returned: Condvar::new(), most }
+    }
+}
+
 impl Pool {
     pub(super) fn new(target: Target) -> Self {
         Self {
+            for_all: Shelf::new(target.pool_size),
+            for_sessions: Shelf::new(FOR_SESSIONS),
             target,
             trips: RoundTrips::default(),
-            connections: Mutex::default(),
-            returned: Condvar::new(),
-            at_once: Mutex::default(),
             closing: AtomicBool::new(false),
             outages: Outages::default(),
         }
@@ -125,7 +144,7 @@ impl Pool {
 
     /// A crash of the server ends all its connections. So none that is used was open when commits were lost, and before the
     /// first commit of a new one the versions of those were made up for.
-    fn connect_pooled(&self, within: Duration) -> Result<Pooled, (StoreError, bool)> {
+    fn connect_pooled(&self, use_for: Use, within: Duration) -> Result<Pooled, (StoreError, bool)> {
         let mut connection = self.connect(within)?;
         let id = ambient::random_u64().cast_signed();
         let begin = Call { sql: Sql::Text(BEGIN_OUTCOME), params: vec![Value::Int(id)] };
@@ -138,60 +157,47 @@ impl Pool {
         if answers.last().is_none_or(Vec::is_empty) {
             run(&GO_AHEAD.map(Call::text))?;
         }
-        Ok(Pooled { connection, id, number: 0, at_once: false })
+        Ok(Pooled { connection, id, number: 0, use_for })
+    }
+
+    fn shelf(&self, use_for: Use) -> &Shelf {
+        match use_for {
+            Use::All => &self.for_all,
+            Use::Sessions => &self.for_sessions,
+        }
     }
 
     /// A connection to work with: one that is idle, or a new one; waits until one is free or the server is there.
-    pub(super) fn take(&self, deadline: Instant) -> Result<Pooled, StoreError> {
+    pub(super) fn take(&self, use_for: Use, deadline: Instant) -> Result<Pooled, StoreError> {
+        let shelf = self.shelf(use_for);
         {
-            let mut connections = self.connections.lock();
+            let mut connections = shelf.connections.lock();
             loop {
                 if let Some(pooled) = connections.idle.pop() {
                     return Ok(pooled);
                 }
-                if connections.open < self.target.pool_size {
+                if connections.open < shelf.most {
                     connections.open += 1;
                     break;
                 }
-                if self.returned.wait_until(&mut connections, deadline).timed_out() {
+                if shelf.returned.wait_until(&mut connections, deadline).timed_out() {
                     return Err(StoreError::Engine {
                         what: format!(
                             "{}: no connection came free in time (raise pool_size, unless the server is slow or rows are \
                              locked: see pg_stat_activity)",
                             self.target
                         ),
-                        source: format!("all {} are at work", self.target.pool_size).into(),
+                        source: format!("all {} are at work", shelf.most).into(),
                     });
                 }
             }
         }
-        let made = self.keep_trying(deadline, |within| self.connect_pooled(within));
+        let made = self.keep_trying(deadline, |within| self.connect_pooled(use_for, within));
         if made.is_err() {
-            self.forget();
+            shelf.connections.lock().open -= 1;
+            shelf.returned.notify_one();
         }
         made
-    }
-
-    /// A connection for what must not wait for all others, as a heartbeat must not.
-    pub(super) fn take_at_once(&self, deadline: Instant) -> Result<Pooled, StoreError> {
-        {
-            let mut connections = self.at_once.lock();
-            if let Some(pooled) = connections.idle.pop() {
-                return Ok(pooled);
-            }
-            if connections.open == AT_ONCE {
-                drop(connections);
-                return self.take(deadline);
-            }
-            connections.open += 1;
-        }
-        match self.keep_trying(deadline, |within| self.connect_pooled(within)) {
-            Ok(made) => Ok(Pooled { at_once: true, ..made }),
-            Err(error) => {
-                self.at_once.lock().open -= 1;
-                Err(error)
-            }
-        }
     }
 
     /// Tries until the deadline as long as trying again makes sense.
@@ -227,29 +233,21 @@ impl Pool {
     /// or changed its role, has as a rule ended them, and each would be found out only after a wait of its own. Those that
     /// others work with either answer, and are as good as new, or are found out by them.
     pub(super) fn give(&self, pooled: Pooled) {
+        let shelf = self.shelf(pooled.use_for);
         if pooled.connection.usable() {
-            if pooled.at_once {
-                self.at_once.lock().idle.push(pooled);
-            } else {
-                self.connections.lock().idle.push(pooled);
-                self.returned.notify_one();
-            }
+            shelf.connections.lock().idle.push(pooled);
+            shelf.returned.notify_one();
             return;
         }
-        let drop_idle = |connections: &Mutex<Connections>, is_of_these: bool| {
-            let mut connections = connections.lock();
+        shelf.connections.lock().open -= 1;
+        let dropped = [&self.for_all, &self.for_sessions].map(|shelf| {
+            let mut connections = shelf.connections.lock();
             let idle = std::mem::take(&mut connections.idle);
-            connections.open -= usize::from(is_of_these) + idle.len();
+            connections.open -= idle.len();
+            shelf.returned.notify_all();
             idle
-        };
-        let dropped = drop_idle(&self.connections, !pooled.at_once);
-        self.returned.notify_all();
-        drop((dropped, drop_idle(&self.at_once, pooled.at_once), pooled));
-    }
-
-    fn forget(&self) {
-        self.connections.lock().open -= 1;
-        self.returned.notify_one();
+        });
+        drop((pooled, dropped));
     }
 
     /// Runs reads on some connection, again on another one if it is lost.
@@ -258,29 +256,19 @@ impl Pool {
         what: &str,
         work: impl FnMut(&mut Connection, Duration) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
-        let deadline = self.deadline();
-        self.read_on(what, deadline, || self.take(deadline), work)
+        self.read_for(Use::All, what, self.deadline(), work)
     }
 
-    /// The same for what must not wait for all others.
-    pub(super) fn read_at_once<T>(
+    /// The same on a connection for this use, until the deadline.
+    pub(super) fn read_for<T>(
         &self,
+        use_for: Use,
         what: &str,
         deadline: Instant,
-        work: impl FnMut(&mut Connection, Duration) -> Result<T, Failure>,
-    ) -> Result<T, StoreError> {
-        self.read_on(what, deadline, || self.take_at_once(deadline), work)
-    }
-
-    fn read_on<T>(
-        &self,
-        what: &str,
-        deadline: Instant,
-        take: impl Fn() -> Result<Pooled, StoreError>,
         mut work: impl FnMut(&mut Connection, Duration) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
         self.keep_trying(deadline, |within| {
-            let mut pooled = take().map_err(|error| (error, false))?;
+            let mut pooled = self.take(use_for, deadline).map_err(|error| (error, false))?;
             let done = work(&mut pooled.connection, within);
             self.give(pooled);
             done.map_err(|failure| self.lost_or_not(what, &failure))
@@ -290,9 +278,9 @@ impl Pool {
     /// Closes the connections that are idle, and removes their rows.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
-        let idle = std::mem::take(&mut self.connections.lock().idle);
-        let at_once = std::mem::take(&mut self.at_once.lock().idle);
-        for mut pooled in idle.into_iter().chain(at_once) {
+        let idle = [&self.for_all, &self.for_sessions]
+            .map(|shelf| std::mem::take(&mut shelf.connections.lock().idle));
+        for mut pooled in idle.into_iter().flatten() {
             let end = Call { sql: Sql::Text(END_OUTCOME), params: vec![Value::Int(pooled.id)] };
             // If it fails the row stays until it is trimmed.
             let _ = pooled.connection.run(&[end], Duration::from_secs(1), &self.trips);

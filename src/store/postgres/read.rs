@@ -7,11 +7,12 @@ use tokio_postgres::Row;
 
 use super::connection::{Call, Connection, Sql};
 use super::error;
-use super::pool::Pool;
+use super::pool::{Pool, Use};
 use super::rows::{key_of, key_values, stored};
 use super::tables::{Action, What, table};
 use super::value::Value;
 use crate::document::{Ino, Key, Kind, Stored};
+use crate::store::commit::HEARTBEAT_MAX;
 use crate::store::scan::Pager;
 use crate::store::{Range, Reader, Scan, ScanItem, Start, StoreError};
 
@@ -163,14 +164,13 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// A lease may be over before a connection that says nothing is given up like others.
-const SESSION_WITHIN: Duration = Duration::from_millis(2500);
-
-/// A session's document is read by whoever is about to beat, or to fence it: not behind all others.
+/// A session's document is read by whoever is about to beat, or to fence it: not behind all others, and on a connection that
+/// says nothing no longer than a heartbeat waits.
 pub(super) fn session(pool: &Pool, key: &Key) -> Result<Option<Stored>, StoreError> {
     let call = [Call { sql: Sql::Document(Kind::Session, Action::Get), params: key_values(key) }];
-    let found = pool.read_at_once("cannot read a session", pool.deadline(), |connection, within| {
-        connection.run(&call, within.min(SESSION_WITHIN), &pool.trips)
+    let what = "cannot read a session";
+    let found = pool.read_for(Use::Sessions, what, pool.deadline(), |connection, within| {
+        connection.run(&call, within.min(HEARTBEAT_MAX), &pool.trips)
     })?;
     found.first().and_then(|rows| rows.first()).map(|row| stored(key, row, 0)).transpose()
 }
