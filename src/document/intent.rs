@@ -46,7 +46,7 @@ pub enum MarkChange {
 pub enum SlotState {
     /// Never used yet.
     Free,
-    /// Marks are being set: what was before is true.
+    /// Marks are being set, or will be: what was before is true.
     Pending,
     /// What comes after is true, for ever, where a mark stands that the slot lists with its version.
     Committed,
@@ -63,7 +63,7 @@ pub struct Slot {
     pub number: u64,
     /// Where it stands.
     pub state: SlotState,
-    /// The documents that this use marks.
+    /// The documents that this use marks; none yet where it was begun ahead.
     pub marked: Vec<Marked>,
 }
 

@@ -10,19 +10,20 @@
 //! - An attempt may be left at any point, by an error or a panic: its slot stays in doubt, and is looked at before it is
 //!   used again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use super::IntentStore;
 use super::decide;
 use super::known::Foreseen;
+use super::plan::{Judged, Marked, Planned, Step, all_marked, judge, marks_checked, to_compare};
 use super::read::Seen;
 use super::requests::{Outcome, Requests};
 use super::settle::{clean, read_slot, slot_of};
 use super::slots::OwnSlot;
-use crate::document::{IntentId, Key, MarkChange, SessionId, SlotState, Stored, Version};
+use crate::document::{IntentId, Key, MarkChange, SessionId, SlotState, Version};
 use crate::rules::{self, Rule};
-use crate::store::cells::{Beside, Cell, CellKey, Cells, Change, Compared, StoredCell};
-use crate::store::{Check, Commit, CommitError, Granting, StoreError};
+use crate::store::cells::{Beside, Cell, CellKey, Cells, Change, StoredCell};
+use crate::store::{Commit, CommitError, Granting, StoreError};
 
 /// How often somebody else's pending intent is looked at before it is aborted: with the pauses in between, for more than a
 /// second, in which a living owner makes some twenty requests to the slowest of engines.
@@ -38,24 +39,8 @@ pub(super) enum Attempt {
     Committed { version: Version, marks: Vec<Change> },
     /// Others were in the way at this key; nothing was changed.
     Hindered(Key),
-    /// It was not to be made: nothing was changed, and nothing marked.
-    Refused,
-}
-
-/// A document to mark.
-struct Step {
-    key: Key,
-    /// What was read, and what the mark is set on.
-    at: Option<Version>,
-    current: Option<Stored>,
-    change: MarkChange,
-}
-
-/// What an attempt does once its checks have held.
-struct Planned {
-    steps: Vec<Step>,
-    /// What is checked and not marked, as it was read.
-    compared: Vec<Compared>,
+    /// It was not to be made: nothing was changed. Whether marks may be left.
+    Refused { marked: bool },
 }
 
 /// What [`IntentStore::decide`] found out.
@@ -65,8 +50,9 @@ enum Decision {
 }
 
 impl<C: Cells + ?Sized + 'static> IntentStore<C> {
-    /// Tries once. `granting`: the first attempt asks it before it marks anything. `trusts`: whether it goes by what is
-    /// known of documents, and reads only the others.
+    /// Tries once. `granting`: the first attempt asks it before it decides anything, and before it marks anything unless
+    /// [`at_once`](super::at_once) says that it may. `trusts`: whether it goes by what is known of documents, and reads only
+    /// the others.
     ///
     /// # Errors
     /// [`CommitError::Conflict`] for a check that fails; nothing was changed then. [`StoreError::Unknown`] only if it may
@@ -90,6 +76,11 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         if !marked.is_empty() {
             if trusts {
                 foreseen = self.known.foresee(commit, &keys, self.requests.now());
+                if own.is_open()
+                    && let Some(planned) = self.plan_foreseen(commit, &keys, &foreseen)
+                {
+                    return self.attempt_at_once(own, &keys, &planned, granting);
+                }
             }
             let beside =
                 granting.map(|granting| -> Beside<'_> { Box::new(|along| granted = granting(Some(along))) });
@@ -98,7 +89,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             granted = granting(None);
         }
         if !granted {
-            return Ok(Attempt::Refused);
+            return Ok(Attempt::Refused { marked: false });
         }
         let trusts = found.is_some() && foreseen.iter().any(Option::is_some);
         let Planned { steps, compared } = match self.plan(commit, &keys, found, trusts) {
@@ -107,26 +98,37 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             Err(CommitError::Store(error)) => return Err(nothing_changed(error).into()),
             Err(conflict) => return Err(conflict),
         };
-        let Some(first) = steps.first() else {
+        if steps.is_empty() {
             return Ok(Attempt::Committed { version: Version::default(), marks: Vec::new() });
-        };
+        }
         self.known.forget(steps.iter().map(|step| &step.key));
-        let versions = match self.mark(own, &steps, &compared).map_err(nothing_changed) {
+        let planned = Planned { steps, compared };
+        let marked = self.mark(own, &planned);
+        if trusts && matches!(marked, Ok(Err(_))) {
+            self.known.doubt(&keys, self.requests.now());
+        }
+        self.finish(own, &planned, marked)
+    }
+
+    /// Decides a use whose marks were set, or gives it up.
+    pub(super) fn finish(
+        &self,
+        own: &mut OwnSlot,
+        Planned { steps, compared }: &Planned,
+        marked: Result<Marked, StoreError>,
+    ) -> Result<Attempt, CommitError> {
+        let first = || steps.first().map_or(Key::Volume, |step| step.key.clone());
+        let versions = match marked.map_err(nothing_changed) {
             Ok(Ok(versions)) => versions,
-            Ok(Err(hindered)) => {
-                if trusts {
-                    self.known.doubt(&keys, self.requests.now());
-                }
-                return self.give_up(own, hindered);
-            }
-            Err(error) => return self.give_up(own, first.key.clone()).and(Err(error.into())),
+            Ok(Err(hindered)) => return self.give_up(own, hindered),
+            Err(error) => return self.give_up(own, first()).and(Err(error.into())),
         };
-        self.known.found_equal(&compared, self.requests.now());
+        self.known.found_equal(compared, self.requests.now());
         match self.decide(own, &versions)? {
             Decision::Committed => {}
-            Decision::Overtaken => return self.give_up(own, first.key.clone()),
+            Decision::Overtaken => return self.give_up(own, first()),
         }
-        let marks = self.marks(own, &steps, &versions);
+        let marks = self.marks(own, steps, &versions);
         let written = |step: &&Step| step.change != MarkChange::Keep;
         let versions =
             steps.iter().zip(&versions).filter(|(step, _)| written(step)).map(|(_, version)| *version);
@@ -146,47 +148,33 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         let mut had_misfit = false;
         for round in 0..WAITS_MAX {
             let seen = self.see_found(keys, found.take())?;
-            let found: BTreeMap<&Key, &Seen> = keys.iter().zip(&seen).collect();
-            let current = |key: &Key| found.get(key).and_then(|seen| seen.current.as_ref());
-            if let Some(failed) = commit.checks.iter().find(|check| !check.holds(current(check.key()))) {
+            match judge(commit, keys, &seen) {
+                Ok(Judged::Fits(planned)) => return Ok(Ok(planned)),
                 // Nothing is concluded from what may be old.
-                if std::mem::take(&mut trusts) {
-                    continue;
-                }
-                return Err(CommitError::Conflict(failed.key().clone()));
-            }
-            let changes = match changes(commit, current) {
+                Ok(Judged::Fails(_)) if trusts => trusts = false,
+                Ok(Judged::Fails(key)) => return Err(CommitError::Conflict(key)),
+                Ok(Judged::Hindered(by)) => self.give_way(&by, &mut polls, round)?,
                 // What was read is not of one instant: an entry may have gone, and been counted off its directory, between
                 // the look at it and the one at the directory. Then the check of the entry fails at the next look; if it
                 // holds, the entry was there all the time, and the count is wrong.
                 Err(CommitError::Store(StoreError::Damaged { .. })) if trusts || !had_misfit => {
                     had_misfit = !std::mem::take(&mut trusts);
-                    continue;
                 }
-                changes => changes?,
-            };
-            let marks_all = marks_checked(commit);
-            let hinders = |key: &Key, seen: &Seen| {
-                let marked_by_us = marks_all || changes.contains_key(key);
-                seen.pending
-                    .as_ref()
-                    .is_some_and(|pending| marked_by_us || pending.mark.change != MarkChange::Keep)
-            };
-            let hindering: Vec<_> = keys.iter().zip(&seen).filter(|(key, seen)| hinders(key, seen)).collect();
-            if hindering.is_empty() || !rules::holds(Rule::PendingMarksRespected) {
-                let step = |(key, seen): (&Key, &Seen)| {
-                    let change =
-                        changes.get(key).cloned().or_else(|| marks_all.then_some(MarkChange::Keep))?;
-                    Some(Step { key: key.clone(), at: seen.at, current: seen.current.clone(), change })
-                };
-                let steps = keys.iter().zip(&seen).filter_map(step).collect();
-                let rest = keys.iter().zip(&seen).filter(|(key, _)| !changes.contains_key(key));
-                let compared = if compares(commit) { rest.filter_map(as_read).collect() } else { Vec::new() };
-                return Ok(Ok(Planned { steps, compared }));
+                Err(error) => return Err(error),
             }
-            self.give_way(&hindering, &mut polls, round)?;
         }
         Ok(Err(keys.first().cloned().unwrap_or(Key::Volume)))
+    }
+
+    /// What is to be done if all is as it is known: none if something is not known, or would keep it from being done.
+    fn plan_foreseen(&self, commit: &Commit, keys: &[Key], foreseen: &[Foreseen]) -> Option<Planned> {
+        let known: Vec<_> = foreseen.iter().cloned().collect::<Option<_>>()?;
+        // No mark is known, so nothing is read.
+        let seen = self.see_found(keys, Some(known)).ok()?;
+        match judge(commit, keys, &seen) {
+            Ok(Judged::Fits(planned)) => Some(planned),
+            _ => None,
+        }
     }
 
     /// Waits for pending intents of others, and aborts those that have been waited for long enough.
@@ -231,13 +219,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                 look_after(&self.requests, self.session, own)?;
             }
             let asked = self.requests.now();
-            let Some(mut next) = decide::begin(&own.slot, marked.iter().copied().cloned()) else {
-                return Err(StoreError::Fenced);
-            };
-            // Never a number that was tried before: what was sent then may still arrive.
-            next.number = next.number.max(own.attempted + 1);
-            own.attempted = next.number;
-            own.in_doubt = true;
+            let next = own.begin(marked.iter().copied().cloned()).ok_or(StoreError::Fenced)?;
             let pending = Cell::Slot(next.clone());
             let (outcome, found) =
                 self.requests.set_and_read(&key, Some(own.version), &pending, &read, beside.take());
@@ -258,7 +240,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         Err(unsteady(&key))
     }
 
-    fn intent(&self, own: &OwnSlot) -> IntentId {
+    pub(super) fn intent(&self, own: &OwnSlot) -> IntentId {
         intent(self.session, own)
     }
 
@@ -266,12 +248,19 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
     /// change (as Silo does with what it has read: Tu et al., SOSP 2013). Returns the versions of the marks, or where
     /// somebody was faster. A comparison that fails is never made good by a read, which may come from a server that does
     /// not have the marks of others yet: of two commits that write what the other one checks both would win.
-    fn mark(
-        &self,
-        own: &OwnSlot,
-        steps: &[Step],
-        compared: &[Compared],
-    ) -> Result<Result<Vec<Version>, Key>, StoreError> {
+    pub(super) fn mark(&self, own: &OwnSlot, planned: &Planned) -> Result<Marked, StoreError> {
+        let changes = self.marking(own, &planned.steps)?;
+        let compared = to_compare(planned);
+        let (outcomes, unchanged) = if compared.is_empty() {
+            (self.requests.set_each(&changes), true)
+        } else {
+            self.requests.set_each_and_compare(&changes, compared)
+        };
+        all_marked(planned, outcomes, unchanged)
+    }
+
+    /// The changes that set all marks.
+    pub(super) fn marking(&self, own: &OwnSlot, steps: &[Step]) -> Result<Vec<Change>, StoreError> {
         let intent = self.intent(own);
         let mut changes = Vec::with_capacity(steps.len());
         for step in steps {
@@ -284,23 +273,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             };
             changes.push(Change { key, expected, cell: Some(cell), awaited: false });
         }
-        let compares = !compared.is_empty() && rules::holds(Rule::CoveredChecksValidatedAfterMarking);
-        let (outcomes, unchanged) = if compares {
-            self.requests.set_each_and_compare(&changes, compared)
-        } else {
-            (self.requests.set_each(&changes), true)
-        };
-        let mut versions = Vec::with_capacity(steps.len());
-        for (step, outcome) in steps.iter().zip(outcomes) {
-            match outcome? {
-                Outcome::Done(version) => versions.push(version),
-                Outcome::Lost(_) => return Ok(Err(step.key.clone())),
-            }
-        }
-        match compared.first() {
-            Some(Compared { key: CellKey::Document(key), .. }) if !unchanged => Ok(Err(key.clone())),
-            _ => Ok(Ok(versions)),
-        }
+        Ok(changes)
     }
 
     /// The moment of change.
@@ -348,18 +321,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             return Vec::new();
         }
         let intent = self.intent(own);
-        let clean = |(step, at): (&Step, &Version)| {
-            let marked = decide::marked(step.current.clone(), intent, step.change.clone());
-            let Cell::Document(marked) = &marked else { return None };
-            let cell = decide::cleaned(marked, *at, true);
-            Some(Change {
-                key: CellKey::Document(step.key.clone()),
-                expected: Some(*at),
-                cell,
-                awaited: false,
-            })
-        };
-        steps.iter().zip(versions).filter_map(clean).collect()
+        steps.iter().zip(versions).filter_map(|(step, at)| step.unmarked(intent, *at, true)).collect()
     }
 
     /// Ends an attempt that has changed nothing, and takes its marks away so that it hinders nobody.
@@ -432,25 +394,7 @@ pub(super) fn look_after<C: Cells + ?Sized>(
     Err(unsteady(&key))
 }
 
-/// A document as it was read, to be compared. What is not there has no version, and is checked by its absence.
-fn as_read((key, seen): (&Key, &Seen)) -> Option<Compared> {
-    Some(Compared { key: CellKey::Document(key.clone()), at: seen.at? })
-}
-
-/// Whether what a commit checks and does not write is compared, and not marked: entries that locks cover, behind the marks
-/// of entries that are written. So of two commits that write what the other one checks, one at least finds out.
-fn compares(commit: &Commit) -> bool {
-    let is_written = |key: &Key| commit.writes.iter().any(|write| write.key() == key);
-    let may_be =
-        |check: &Check| matches!(check, Check::Version(Key::Entry(..), _)) || is_written(check.key());
-    commit.covered && commit.checks.iter().all(may_be)
-}
-
-fn marks_checked(commit: &Commit) -> bool {
-    !compares(commit) && rules::holds(Rule::ChecksMarked)
-}
-
-fn slot_key(session: SessionId, own: &OwnSlot) -> CellKey {
+pub(super) fn slot_key(session: SessionId, own: &OwnSlot) -> CellKey {
     CellKey::Slot(session, own.index)
 }
 
@@ -459,7 +403,7 @@ fn intent(session: SessionId, own: &OwnSlot) -> IntentId {
 }
 
 /// Whether what was found in the slot's cell is still this session's, which then looks after it.
-fn accept(own: &OwnSlot, key: &CellKey, found: Option<&StoredCell>) -> Result<(), StoreError> {
+pub(super) fn accept(own: &OwnSlot, key: &CellKey, found: Option<&StoredCell>) -> Result<(), StoreError> {
     let found = found.map(|stored| slot_of(key, stored)).transpose()?;
     match found {
         Some((slot, _)) if decide::is_own(own.slot.number, own.attempted, Some(&slot)) => Ok(()),
@@ -467,21 +411,8 @@ fn accept(own: &OwnSlot, key: &CellKey, found: Option<&StoredCell>) -> Result<()
     }
 }
 
-/// What each write makes of what is there.
-fn changes<'a, 'b>(
-    commit: &'a Commit,
-    current: impl Fn(&Key) -> Option<&'b Stored>,
-) -> Result<BTreeMap<&'a Key, MarkChange>, CommitError> {
-    let change = |write: &'a crate::store::Write| {
-        let after = write.apply(current(write.key()))?;
-        let change = after.map_or(MarkChange::Delete, |document| MarkChange::Put(Box::new(document)));
-        Ok((write.key(), change))
-    };
-    commit.writes.iter().map(change).collect()
-}
-
 /// An error before the commit was asked for: that it will never take effect is certain, whatever became of the request.
-fn nothing_changed(error: StoreError) -> StoreError {
+pub(super) fn nothing_changed(error: StoreError) -> StoreError {
     match error {
         StoreError::Unknown(cause) => {
             StoreError::Engine { what: "preparing a commit".into(), source: cause.into() }

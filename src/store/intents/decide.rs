@@ -99,6 +99,18 @@ pub fn begin(slot: &Slot, keys: impl IntoIterator<Item = Key>) -> Option<Slot> {
     }
 }
 
+/// A use that was begun before anybody knew what it will mark, and marks these documents now: see [`is_open`].
+pub fn name(slot: &Slot, keys: impl IntoIterator<Item = Key>) -> Option<Slot> {
+    let marked = keys.into_iter().map(|key| Marked { key, version: None }).collect();
+    is_open(slot).then(|| Slot { marked, ..slot.clone() })
+}
+
+/// Whether a use is begun that names no document yet. It may come to name some, and marks under its number stand from then
+/// on, or a moment before. It cannot commit before.
+pub fn is_open(slot: &Slot) -> bool {
+    slot.state == SlotState::Pending && slot.marked.is_empty()
+}
+
 /// The slot committed: only from pending, with all marks set. `versions` are those of the cells with the marks, in the
 /// order of the slot's keys.
 pub fn commit(slot: &Slot, versions: &[Version]) -> Option<Slot> {
@@ -115,14 +127,14 @@ pub fn abort(slot: &Slot) -> Option<Slot> {
     (slot.state == SlotState::Pending).then(|| Slot { state: SlotState::Aborted, ..slot.clone() })
 }
 
-/// The slot sealed: only once it is decided, and all marks of a committed use are gone. The list of marks stays, so that an
-/// owner that is still running can tell what became of its last use ([`was_committed`]).
+/// The slot sealed: only once it is decided, or names nothing that it could commit, and all marks of a committed use are
+/// gone. The list of marks stays, so that an owner that is still running can tell what became of its last use
+/// ([`was_committed`]).
 pub fn seal(slot: &Slot) -> Option<Slot> {
     match slot.state {
-        SlotState::Free | SlotState::Committed | SlotState::Aborted => {
-            Some(Slot { state: SlotState::Sealed, ..slot.clone() })
-        }
-        SlotState::Pending | SlotState::Sealed => None,
+        SlotState::Pending if !is_open(slot) => None,
+        SlotState::Sealed => None,
+        _ => Some(Slot { state: SlotState::Sealed, ..slot.clone() }),
     }
 }
 
@@ -146,6 +158,7 @@ pub fn settling(slot: &Slot) -> Settling {
     match slot.state {
         SlotState::Sealed => Settling::Done,
         SlotState::Free => Settling::Seal,
+        SlotState::Pending if is_open(slot) => Settling::Seal,
         SlotState::Pending => Settling::Abort,
         SlotState::Committed => Settling::RollForward,
         SlotState::Aborted => Settling::RollBack,

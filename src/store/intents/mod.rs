@@ -7,14 +7,17 @@
 //! 1. What a mark means at this moment, and what may become of it and of its intent: [`decide`], pure functions.
 //! 2. A request may be lost, late, delivered twice, or lose its answer: `requests`.
 //! 3. A commit is checked, marked, decided and cleaned up, and may be overtaken or aborted at each step: `attempt`.
-//! 4. Readers see each document at one instant, and of an intent all or nothing within a page: `read`.
-//! 5. What the dead have begun is decided once and for all: [`settle`].
-//! 6. What was read already is not read again: [`known`].
-//! 7. Many threads of a session share a few slots: `slots`. Many sessions of a process share a store: [`shared`].
+//! 4. Where everything is known and a use is begun already, all that is one request: `at_once`.
+//! 5. Readers see each document at one instant, and of an intent all or nothing within a page: `read`.
+//! 6. What the dead have begun is decided once and for all: [`settle`].
+//! 7. What was read already is not read again: [`known`].
+//! 8. Many threads of a session share a few slots: `slots`. Many sessions of a process share a store: [`shared`].
 
+mod at_once;
 mod attempt;
 pub mod decide;
 mod known;
+mod plan;
 mod read;
 mod requests;
 mod settle;
@@ -26,6 +29,7 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use self::at_once::open_ahead;
 use self::attempt::{Attempt, look_after, take_back};
 use self::known::Known;
 use self::requests::{Outcome, Requests};
@@ -58,6 +62,8 @@ pub struct IntentStore<C: Cells + ?Sized> {
     known: Arc<Known>,
     /// Where marks are taken away.
     later: Arc<dyn Later>,
+    /// Whether the next use of a slot is begun there, too.
+    opens_ahead: bool,
     /// The documents whose marks are being taken away while their commit has returned already. A commit that is to mark
     /// one of them waits for that, or one of the two would have to start over.
     cleaning: Arc<UnderWay<Key>>,
@@ -75,6 +81,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             pool: Arc::new(Pool::new(slots)),
             known: Known::new(),
             later: Arc::new(Inline),
+            opens_ahead: false,
             cleaning: Arc::default(),
             fenced: AtomicBool::new(false),
             stopped: Stopped::default(),
@@ -82,9 +89,10 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         }
     }
 
-    /// The same store, whose commits return when they are decided: their marks are taken away there.
+    /// The same store, whose commits return when they are decided: their marks are taken away there, and then the next use
+    /// of the slot is begun.
     pub fn cleaning_up(self, later: Arc<dyn Later>) -> Self {
-        Self { later, ..self }
+        Self { later, opens_ahead: true, ..self }
     }
 
     /// The same store, which remembers cells together with others.
@@ -122,8 +130,8 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                     self.clean_up(taken, marks);
                     return Ok(Some(version));
                 }
-                Ok(Attempt::Refused) => {
-                    self.end_later(taken, take_back);
+                Ok(Attempt::Refused { marked }) => {
+                    self.end_later(taken, if marked { look_after } else { take_back });
                     return Ok(None);
                 }
                 Ok(Attempt::Hindered(key)) if round >= ATTEMPTS_MAX => {
@@ -152,6 +160,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         });
         let being_cleaned = self.cleaning.begin(keys.collect());
         let (requests, known) = (Arc::clone(&self.requests), Arc::clone(&self.known));
+        let (session, opens_ahead) = (self.session, self.opens_ahead);
         self.later.run(Box::new(move || {
             let now = requests.now();
             let outcomes = requests.set_each(&marks);
@@ -166,8 +175,11 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                     _ => known.forget([&key]),
                 }
             }
-            drop(taken);
             drop(being_cleaned);
+            if opens_ahead {
+                open_ahead(&requests, session, &mut taken.own);
+            }
+            drop(taken);
         }));
     }
 

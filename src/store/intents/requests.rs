@@ -19,14 +19,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::ambient::Clock;
-use crate::document::{Key, Kind, Version};
+use crate::document::{Key, Kind, LockMode, LockRecord, Version};
 use crate::later::UnderWay;
 use crate::rules::{self, Rule};
 use crate::store::cells::{
     Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Looked, MarkedDocument, ScannedCell,
     StoredCell,
 };
-use crate::store::{Scan, StoreError};
+use crate::store::{Granting, Scan, StoreError};
 
 /// How often a request is sent before it is given up: with the pauses in between, for some two seconds.
 pub(super) const TRIES: u32 = 16;
@@ -40,6 +40,16 @@ pub(super) struct Requests<C: ?Sized> {
     cells: Arc<C>,
     clock: Arc<dyn Clock>,
     seed: AtomicU64,
+}
+
+/// What came of changes that were to be sent together.
+pub(super) struct AtOnce {
+    /// Whether he who was asked wants them.
+    pub(super) granted: bool,
+    /// Of the slot; none if it was not sent.
+    pub(super) slot: Option<Result<Outcome, StoreError>>,
+    /// Of the others, and whether what was compared was equal; none if they were not sent.
+    pub(super) marks: Option<(Vec<Result<Outcome, StoreError>>, bool)>,
 }
 
 /// What became of a write.
@@ -183,6 +193,49 @@ impl<C: Cells + ?Sized> Requests<C> {
         (self.pursue_each(changes, answers), equal && at_once)
     }
 
+    /// The same along with `slot`, in one request, and with what is first changed by whoever is asked whether it is to be;
+    /// but only if that is locks on what is changed itself. With others goes `slot` alone. What he took no part in is sent
+    /// when he has agreed.
+    pub(super) fn set_at_once(
+        &self,
+        slot: &Change,
+        changes: &[Change],
+        compared: &[Compared],
+        granting: Option<Granting<'_>>,
+    ) -> AtOnce {
+        let mut sent = None;
+        let mut send = |along: &[Change]| {
+            if sent.is_some() {
+                return self.cells.cas_each(along);
+            }
+            let (beside, compared) =
+                if along.iter().all(is_of_a_target) { (changes, compared) } else { (&[][..], &[][..]) };
+            let together: Vec<_> = [slot].into_iter().chain(beside).chain(along).cloned().collect();
+            let (mut answers, equal) = match compared {
+                [] => (self.cells.cas_each(&together), true),
+                _ => self.cells.cas_each_and_compare(&together, compared),
+            };
+            let of_along = answers.split_off(1 + beside.len());
+            sent = Some((answers, !beside.is_empty(), equal));
+            of_along
+        };
+        let granted = match granting {
+            Some(granting) => granting(Some(&mut send)),
+            None => true,
+        };
+        if granted {
+            send(&[]);
+        }
+        let Some((mut answers, are_marks, equal)) = sent else {
+            return AtOnce { granted, slot: None, marks: None };
+        };
+        let of_changes = answers.split_off(1);
+        let at_once = of_changes.iter().all(Result::is_ok);
+        let outcome = self.pursue_each(std::slice::from_ref(slot), answers).pop();
+        let marks = are_marks.then(|| (self.pursue_each(changes, of_changes), equal && at_once));
+        AtOnce { granted, slot: outcome, marks }
+    }
+
     fn pursue_each(&self, changes: &[Change], answers: Answers) -> Vec<Result<Outcome, StoreError>> {
         let mut failed = false;
         let one = |(change, answer): (&Change, Result<Version, CasError>)| {
@@ -279,6 +332,12 @@ impl<C: Cells + ?Sized> Requests<C> {
             )),
         }
     }
+}
+
+/// Whether it takes a lock on what is changed itself: an exclusive one, and not on the root, which is for the whole volume.
+fn is_of_a_target(change: &Change) -> bool {
+    let of = |lock: &LockRecord| lock.holders.iter().all(|claim| claim.mode == LockMode::Exclusive);
+    matches!(&change.cell, Some(Cell::Lock(lock)) if of(lock) && lock.path != b"/")
 }
 
 /// What is sent for a change of a cell.

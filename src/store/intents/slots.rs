@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::decide;
 use super::requests::Requests;
-use crate::document::{Slot, Version};
+use crate::document::{Key, Slot, Version};
 use crate::store::cells::Cells;
 
 /// A slot as its owner knows it.
@@ -30,6 +30,24 @@ pub struct OwnSlot {
 impl OwnSlot {
     pub(super) fn new(index: u16, version: Version) -> Self {
         Self { index, slot: decide::free(), version, attempted: 0, in_doubt: false }
+    }
+
+    /// Whether its next use is begun, and names nothing yet.
+    pub(super) fn is_open(&self) -> bool {
+        !self.in_doubt && decide::is_open(&self.slot)
+    }
+
+    /// The next use, which marks these documents; none if there cannot be one. In doubt until it is known what became of it.
+    pub(super) fn begin(&mut self, keys: impl IntoIterator<Item = Key>) -> Option<Slot> {
+        let mut next =
+            if self.is_open() { decide::name(&self.slot, keys) } else { decide::begin(&self.slot, keys) }?;
+        // Never a number that was tried before: what was sent then may still arrive. Under that of an open use nothing was.
+        if next.number != self.slot.number {
+            next.number = next.number.max(self.attempted + 1);
+        }
+        self.attempted = next.number;
+        self.in_doubt = true;
+        Some(next)
     }
 
     /// Takes note of what stands there now.

@@ -120,11 +120,13 @@ impl OpenSearchCells {
 
     /// Sends lines for `count` documents; an answer for each.
     fn send(&self, lines: String, count: usize) -> Result<Vec<Item>, CasError> {
-        let reply = self.link.tell(&Request::lines("/_bulk", lines.into_bytes())).map_err(unanswered)?;
-        let items = reply.body.get("items").and_then(Value::as_array);
-        let items = items.filter(|items| items.len() == count);
-        let items = items.ok_or_else(|| CasError::Unknown(explain(&reply)))?;
-        Ok(items.iter().map(Item::of).collect())
+        let mut reply = self.link.tell(&Request::lines("/_bulk", lines.into_bytes())).map_err(unanswered)?;
+        match reply.body.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) if items.len() == count => {
+                Ok(items.into_iter().map(Item::of).collect())
+            }
+            _ => Err(CasError::Unknown(explain(&reply))),
+        }
     }
 }
 
@@ -135,11 +137,14 @@ struct Item {
 }
 
 impl Item {
-    fn of(item: &Value) -> Self {
-        let body = item.as_object().and_then(|item| item.values().next()).unwrap_or(&Value::Null);
+    fn of(item: Value) -> Self {
+        let body = match item {
+            Value::Object(actions) => actions.into_iter().next().map(|(_, body)| body).unwrap_or_default(),
+            _ => Value::Null,
+        };
         let status = body.get("status").and_then(Value::as_u64);
         let status = status.and_then(|status| u16::try_from(status).ok()).unwrap_or_default();
-        Self { status, body: body.clone() }
+        Self { status, body }
     }
 
     fn written(&self, key: &CellKey) -> Result<Version, CasError> {

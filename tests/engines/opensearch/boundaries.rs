@@ -10,6 +10,7 @@ use lockwood::document::{
 };
 use lockwood::lock::LockId;
 use lockwood::store::cells::{Along, Cell, CellKey, Change};
+use lockwood::store::intents::decide::is_open;
 use lockwood::store::intents::settle;
 use lockwood::store::opensearch::{self, Options};
 use lockwood::store::{Commit, CommitError, Range, Scan, Start, Store, StoreError, conformance};
@@ -22,8 +23,11 @@ const RENAMED: i64 = 100;
 /// A request that found no server is not worth waiting for: it is dead.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Those of a rename that knows nothing. It reads, while one request begins its intent and takes its lock. Then it marks,
-/// decides, and takes the marks away.
-const REQUESTS: u64 = 5;
+/// decides, takes the marks away, and begins the next use of its slot.
+const REQUESTS: u64 = 6;
+/// Those of one that knows all, in a use that is begun: it takes its lock and marks, decides, takes the marks away, and
+/// begins the next.
+const REQUESTS_AT_ONCE: u64 = 4;
 /// Whoever recovers makes fewer than this.
 const REQUESTS_MAX: u64 = 40;
 
@@ -36,7 +40,14 @@ struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    fn new(store: &'a Arc<dyn Store>, case: u64, covered: bool, session: SessionId) -> Self {
+    /// `maker` makes it, and so knows what is there.
+    fn new(
+        store: &'a Arc<dyn Store>,
+        maker: (&Arc<dyn Store>, SessionId),
+        case: u64,
+        covered: bool,
+        session: SessionId,
+    ) -> Self {
         let [directory, checked] = [Ino(1000 + 2 * case), Ino(1001 + 2 * case)];
         let file = || Document::Entry(Entry { ino: Ino(7), kind: FileKind::Regular });
         let [a, b] = ["a", "b"].map(|text| entry(directory, text));
@@ -44,8 +55,8 @@ impl<'a> Stage<'a> {
             .put(Key::Node(directory), conformance::directory(0))
             .put(Key::Node(checked), conformance::directory(0))
             .put(a.clone(), file())
-            .by(OWN);
-        store.commit(&setup).unwrap();
+            .by(maker.1);
+        maker.0.commit(&setup).unwrap();
         let version = |key: Key| store.get(&key).unwrap().unwrap().version;
         let rename = Commit::new()
             .at(Key::Node(checked), version(Key::Node(checked)))
@@ -56,6 +67,22 @@ impl<'a> Stage<'a> {
             .merge(Key::Node(directory), add(RENAMED))
             .by(session);
         Self { store, directory, checked, rename: Commit { covered, ..rename } }
+    }
+
+    /// Uses each slot of the session once, so that its next use is begun; and knows what is checked.
+    fn begin_ahead(&self, victim: &Arc<dyn Store>, session: SessionId) {
+        let intents = self.store.intents().unwrap();
+        let has_begun = |slot| {
+            let found = intents.cells().read(&CellKey::Slot(session, slot)).unwrap();
+            found.is_some_and(|stored| matches!(&*stored.cell, Cell::Slot(slot) if is_open(slot)))
+        };
+        let nothing = Commit::new().merge(Key::Node(self.directory), NodeDelta::default()).by(session);
+        while !(0..intents.per_session()).all(has_begun) {
+            victim.commit(&nothing).unwrap();
+        }
+        for key in [Key::Node(self.checked), entry(self.directory, "a")] {
+            victim.get(&key).unwrap();
+        }
     }
 
     /// Takes a lock by the request that begins the rename's intent.
@@ -138,16 +165,22 @@ pub(super) fn any_request_may_be_the_last(url: &str) {
     let victim = behind(&proxies[0]);
     let rescuer = behind(&proxies[1]);
     let (mut case, mut met, mut rescues) = (0, [0; 3], 0);
-    for (covered, end) in [true, false].into_iter().flat_map(|c| [(c, End::Before), (c, End::After)]) {
+    let of_each = [true, false].into_iter().flat_map(|c| [(c, End::Before), (c, End::After)]);
+    for (at_once, (covered, end)) in of_each.flat_map(|each| [(false, each), (true, each)]) {
         for request in 0.. {
             assert!(request < REQUESTS_MAX);
             case += 1;
             let session = SessionId(100 + case);
             victim.intents().unwrap().begin(session).unwrap();
-            let stage = Stage::new(&store, case, covered, session);
+            let maker = if at_once { (&victim, session) } else { (&store, OWN) };
+            let stage = Stage::new(&store, maker, case, covered, session);
+            if at_once {
+                stage.begin_ahead(&victim, session);
+            }
             proxies[0].end_at(request, end);
             let outcome = stage.rename_under_a_lock(&victim);
-            let what = format!("covered {covered}, ended {end:?} request {request}: {outcome:?}");
+            let what =
+                format!("at once {at_once}, covered {covered}, ended {end:?} request {request}: {outcome:?}");
             let before = stage.is_renamed(&what);
             rescues += rescue(&stage, before, &rescuer, &proxies[1], session, &what);
             met[said(&outcome).map_or(2, usize::from)] += 1;
@@ -162,7 +195,7 @@ pub(super) fn any_request_may_be_the_last(url: &str) {
             store.commit(&Commit::new().merge(Key::Node(stage.directory), add(1)).by(OWN)).unwrap();
             assert_eq!(stage.counter(), counter + 1, "{what}");
             if !has_ended {
-                assert_eq!(request, REQUESTS);
+                assert_eq!(request, if at_once { REQUESTS_AT_ONCE } else { REQUESTS }, "{what}");
                 break; // All requests of a rename were the last one.
             }
         }

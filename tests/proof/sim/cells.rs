@@ -28,6 +28,21 @@ impl SimCells {
     }
 }
 
+/// What goes with the beginning of an intent.
+fn along(changes: &[Change]) -> impl Iterator<Item = Count> {
+    let is_of = |kind: fn(&CellKey) -> bool| changes.iter().any(|change| kind(&change.key));
+    let begins = is_of(|key| matches!(key, CellKey::Slot(..)));
+    let (locks, marks) =
+        (is_of(|key| matches!(key, CellKey::Lock(_))), is_of(|key| matches!(key, CellKey::Document(_))));
+    [
+        (Count::TakenAlong, begins && locks),
+        (Count::MarkedAtOnce, begins && marks),
+        (Count::LockedAtOnce, begins && marks && locks),
+    ]
+    .into_iter()
+    .filter_map(|(count, met)| met.then_some(count))
+}
+
 impl Cells for SimCells {
     fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
         self.arrive(key)?;
@@ -58,10 +73,7 @@ impl Cells for SimCells {
 
     /// In any order.
     fn cas_each(&self, changes: &[Change]) -> Answers {
-        let is_of = |kind: fn(&CellKey) -> bool| changes.iter().any(|change| kind(&change.key));
-        if is_of(|key| matches!(key, CellKey::Slot(..))) && is_of(|key| matches!(key, CellKey::Lock(_))) {
-            self.world.count(Count::TakenAlong);
-        }
+        along(changes).for_each(|count| self.world.count(count));
         let first = if changes.len() < 2 { 0 } else { self.world.below(changes.len() as u64) as usize };
         let (last, start) = changes.split_at(first);
         let cas = |change: &Change| self.cas(&change.key, change.expected, change.cell.clone());
@@ -103,12 +115,15 @@ impl Cells for SimCells {
                 _ => false,
             })
         };
+        along(changes).for_each(|count| self.world.count(count));
         // Those of other kinds may be made later than the others are compared, or earlier.
         let late = self.world.below(2) == 0;
         let mut answers: Vec<_> = changes.iter().map(|_| None).collect();
         let make = |answers: &mut Vec<Option<_>>, which: &dyn Fn(&Change) -> bool| {
-            for (change, answer) in changes.iter().zip(answers).filter(|(change, _)| which(change)) {
-                *answer = Some(self.cas(&change.key, change.expected, change.cell.clone()));
+            let first = self.world.below(changes.len().max(1) as u64) as usize;
+            for at in (first..changes.len()).chain(0..first).filter(|at| which(&changes[*at])) {
+                let change = &changes[at];
+                answers[at] = Some(self.cas(&change.key, change.expected, change.cell.clone()));
             }
         };
         make(&mut answers, &|change| of_a_kind(change) || !late);

@@ -45,6 +45,10 @@ pub(crate) enum Count {
     TakenBeside,
     /// Lock sets that were asked for together with the beginning of an intent.
     TakenAlong,
+    /// Commits whose marks were sent with their first request.
+    MarkedAtOnce,
+    /// Those of them that took locks by it, too.
+    LockedAtOnce,
     /// Operations that had to wait for a lock.
     Waits,
     /// Shares that were used which the session had kept.
@@ -57,7 +61,7 @@ pub(crate) enum Count {
 
 impl Count {
     /// Every count, in the order of their declaration.
-    pub(crate) const ALL: [Self; 25] = [
+    pub(crate) const ALL: [Self; 27] = [
         Self::Steps,
         Self::Reads,
         Self::Writes,
@@ -79,6 +83,8 @@ impl Count {
         Self::Grants,
         Self::TakenBeside,
         Self::TakenAlong,
+        Self::MarkedAtOnce,
+        Self::LockedAtOnce,
         Self::Waits,
         Self::KeptUses,
         Self::TimeOuts,

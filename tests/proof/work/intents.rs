@@ -38,6 +38,7 @@ pub(crate) const MUST_SEE: &[Count] = &[
     Count::ClockJumps,
     Count::Crashes,
     Count::Commits,
+    Count::MarkedAtOnce,
     Count::CommitConflicts,
     Count::Aborts,
     Count::UnknownCommits,

@@ -40,6 +40,8 @@ pub(crate) const MUST_SEE: &[Count] = &[
     Count::Grants,
     Count::TakenBeside,
     Count::TakenAlong,
+    Count::MarkedAtOnce,
+    Count::LockedAtOnce,
     Count::Waits,
     Count::KeptUses,
     Count::TimeOuts,

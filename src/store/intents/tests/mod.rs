@@ -1,5 +1,6 @@
 //! Intents: the store port's conformance, costs, and what goes wrong at every request.
 
+mod at_once;
 mod behind;
 mod compared;
 mod crashes;

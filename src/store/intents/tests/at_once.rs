@@ -1,0 +1,187 @@
+//! Commits whose marks are set by their first request, in a use that was begun ahead.
+
+use std::sync::Arc;
+
+use super::faults::{Fault, Faulty};
+use super::{add, clock, counter, entry, file, impatient, node, session};
+use crate::document::{LockClaim, LockMode, LockRecord, SessionId, Slot, SlotState};
+use crate::later::Inline;
+use crate::store::cells::memory::MemoryCells;
+use crate::store::cells::{Along, Cell, CellKey, Cells, Change};
+use crate::store::conformance::directory;
+use crate::store::intents::{IntentStore, decide, settle};
+use crate::store::{Commit, CommitError, Reader, Store, StoreError};
+
+const SLOT: CellKey = CellKey::Slot(SessionId(1), 0);
+
+/// A lock document that nobody else has made.
+fn lock(mode: LockMode) -> Change {
+    let claim = LockClaim { session: SessionId(1), operation: 1, mode, purpose: "".into(), since_ns: 0 };
+    let record = LockRecord { path: b"/a".to_vec(), holders: vec![claim], waiters: Vec::new() };
+    Change { key: CellKey::Lock("a".into()), expected: None, cell: Some(Cell::Lock(record)), awaited: false }
+}
+
+fn slot(cells: &MemoryCells) -> Slot {
+    match &*cells.read(&SLOT).unwrap().unwrap().cell {
+        Cell::Slot(slot) => slot.clone(),
+        other => panic!("no slot: {other:?}"),
+    }
+}
+
+fn is_marked(cells: &MemoryCells, ino: u64) -> bool {
+    let found = cells.read(&CellKey::Document(node(ino))).unwrap().unwrap();
+    matches!(&*found.cell, Cell::Document(document) if document.mark.is_some())
+}
+
+/// A directory with three entries, of which all is known, and a slot whose next use is begun.
+fn begun() -> (Arc<MemoryCells>, Arc<Faulty>, IntentStore<Faulty>) {
+    let cells = Arc::new(MemoryCells::new());
+    let faulty = Faulty::new(&cells);
+    let store = session(&faulty, &impatient(), 1, 1).cleaning_up(Arc::new(Inline));
+    store.commit(&Commit::new().put(node(7), directory(3))).unwrap();
+    assert!(decide::is_open(&slot(&cells)));
+    (cells, faulty, store)
+}
+
+fn one_more() -> Commit {
+    Commit::new().merge(node(7), add(1))
+}
+
+#[test]
+fn it_is_two_requests_before_the_answer() {
+    let (cells, faulty, store) = begun();
+    faulty.arm(None);
+    store.commit(&one_more()).unwrap();
+    // The slot and the mark, the decision; behind it the mark is taken away, and the next use begun.
+    assert_eq!(faulty.sent.lock().len(), 5);
+    assert_eq!(counter(&store, 7), Some(4));
+    assert!(decide::is_open(&slot(&cells)));
+    assert_eq!(slot(&cells).number, 3);
+}
+
+#[test]
+fn what_is_not_known_is_read_before_it_is_marked() {
+    let (cells, _, store) = begun();
+    let theirs = session(&cells, &clock(), 2, 1);
+    theirs.commit(&one_more().put(entry("a"), file(9))).unwrap();
+    let version = store.get(&entry("a")).unwrap().unwrap().version;
+    // The count is not what was known, and the attempt is made again.
+    store.commit(&one_more().at(entry("a"), version).delete(entry("a"))).unwrap();
+    assert_eq!(counter(&store, 7), Some(5));
+    assert!(store.get(&entry("a")).unwrap().is_none());
+    assert!(!is_marked(&cells, 7));
+}
+
+#[test]
+fn exclusive_locks_are_taken_beside_the_marks_and_others_before() {
+    for (mode, beside) in [(LockMode::Exclusive, true), (LockMode::Shared, false)] {
+        let (cells, _, store) = begun();
+        let looks = Arc::clone(&cells);
+        let granting = Box::new(move |along: Option<Along<'_>>| {
+            assert!(along.unwrap()(&[lock(mode)]).iter().all(Result::is_ok));
+            assert_eq!(is_marked(&looks, 7), beside, "{mode:?}");
+            assert_eq!(slot(&looks).marked.len(), 1, "it is named with the first request");
+            true
+        });
+        assert!(store.commit_once(&one_more(), granting).unwrap().is_some());
+        assert_eq!(counter(&store, 7), Some(4));
+    }
+}
+
+#[test]
+fn what_is_refused_leaves_nothing_and_reads_first_for_a_while() {
+    let (cells, _, store) = begun();
+    for marks in [true, false] {
+        let looks = Arc::clone(&cells);
+        let granting = Box::new(move |along: Option<Along<'_>>| {
+            along.unwrap()(&[lock(LockMode::Exclusive)]);
+            assert_eq!(is_marked(&looks, 7), marks);
+            false
+        });
+        assert_eq!(store.commit_once(&one_more(), granting).unwrap(), None);
+        assert!(!is_marked(&cells, 7));
+        assert_eq!(slot(&cells).state, SlotState::Aborted);
+        let key = lock(LockMode::Exclusive).key;
+        let taken = cells.read(&key).unwrap().unwrap();
+        cells.cas(&key, Some(taken.version), None).unwrap();
+    }
+    store.commit(&one_more()).unwrap();
+    assert_eq!(counter(&store, 7), Some(4));
+}
+
+#[test]
+fn what_was_never_sent_leaves_the_use_open() {
+    let (cells, faulty, store) = begun();
+    faulty.arm(None);
+    assert_eq!(store.commit_once(&one_more(), Box::new(|_| false)).unwrap(), None);
+    assert_eq!(faulty.requests(), 0);
+    assert!(decide::is_open(&slot(&cells)));
+    store.commit(&one_more()).unwrap();
+    assert_eq!(counter(&store, 7), Some(4));
+}
+
+/// Who was declared dead while he slept marks what he is about to write, and takes that away again.
+#[test]
+fn the_dead_leave_no_mark_and_change_nothing() {
+    let (cells, faulty, store) = begun();
+    let settled = settle(&cells, &clock(), SessionId(1), 1).unwrap();
+    assert_eq!((settled.aborted, settled.rolled_forward), (0, 0), "nothing was under way");
+    faulty.arm(None);
+    let refused = store.commit(&one_more());
+    assert!(matches!(refused, Err(CommitError::Store(StoreError::Fenced))), "{refused:?}");
+    assert!(!is_marked(&cells, 7));
+    assert_eq!(slot(&cells).state, SlotState::Sealed);
+    let theirs = session(&cells, &clock(), 2, 1);
+    assert_eq!(counter(&theirs, 7), Some(3));
+}
+
+/// Somebody whose way the marks stand in aborts the use before it is named.
+#[test]
+fn a_use_that_others_abort_is_made_again() {
+    let (cells, _, store) = begun();
+    let aborts = Arc::clone(&cells);
+    let granting = Box::new(move |along: Option<Along<'_>>| {
+        let found = aborts.read(&SLOT).unwrap().unwrap();
+        let aborted = decide::abort(&slot(&aborts)).unwrap();
+        aborts.cas(&SLOT, Some(found.version), Some(Cell::Slot(aborted))).unwrap();
+        along.unwrap()(&[lock(LockMode::Exclusive)]).iter().all(Result::is_ok)
+    });
+    assert!(store.commit_once(&one_more(), granting).unwrap().is_some());
+    assert_eq!(counter(&store, 7), Some(4));
+    assert!(!is_marked(&cells, 7));
+}
+
+/// Whatever becomes of any request, that which marks and takes a lock along included.
+#[test]
+fn what_is_answered_is_what_was_done() {
+    let faults = [Fault::Crash, Fault::CrashAfter, Fault::LostOnce, Fault::AnswerLostOnce, Fault::Twice];
+    let mut said = [0; 4];
+    for fault in faults {
+        for at in 0.. {
+            let (cells, faulty, store) = begun();
+            faulty.arm(Some((at, fault)));
+            let mut locked = false;
+            let granting = Box::new(|along: Option<Along<'_>>| {
+                locked = along.unwrap()(&[lock(LockMode::Exclusive)]).iter().all(Result::is_ok);
+                locked
+            });
+            let made = store.commit_once(&one_more(), granting);
+            let requests = faulty.requests();
+            faulty.arm(None);
+            settle(&cells, &clock(), SessionId(1), 1).unwrap();
+            let counted = counter(&session(&cells, &clock(), 2, 1), 7);
+            let (which, expected) = match made {
+                Ok(Some(_)) => (0, Some((true, Some(4)))),
+                Ok(None) => (1, Some((false, Some(3)))),
+                Err(CommitError::Store(StoreError::Unknown(_))) => (2, None),
+                Err(_) => (3, Some((locked, Some(3)))),
+            };
+            said[which] += 1;
+            assert!(expected.is_none_or(|expected| expected == (locked, counted)), "{fault:?} at {at}");
+            if requests <= at {
+                break;
+            }
+        }
+    }
+    assert!(said.iter().all(|count| *count > 0), "not all answers were met: {said:?}");
+}
