@@ -4,7 +4,8 @@
 //! Each mount has one renamer, which moves a directory to and fro between two directories of its own. With 1, 2, 4, ... of
 //! them, slices of time take turns: renames by as many mounts, then writes of one document each by as many connections. A
 //! curve is the medians of operations a second divided by that of one alone; what is judged is Lockwood's curve divided by
-//! the server's. No mount is told of those writes: what the mounts do with a notice is not the server's, and costs one
+//! the server's. Beside each stands how many processors were busy meanwhile, with whatever: where all hosts and the server
+//! share a few, a curve ends when these are used up, and one that alone keeps one of two busy can come to 2 at most. No mount is told of those writes: what the mounts do with a notice is not the server's, and costs one
 //! writer that waits for it far more than eight.
 
 #![allow(
@@ -108,8 +109,34 @@ impl Host {
     }
 }
 
-fn together(hosts: &[Host], each: impl Fn(&Host) -> Res<f64> + Sync) -> Res<f64> {
-    Ok(in_parallel("host", hosts, each)?.into_iter().sum())
+/// What all together do in a second, and how many processors are busy meanwhile.
+#[derive(Default)]
+struct Figures {
+    rates: Vec<f64>,
+    busy: Vec<f64>,
+}
+
+impl Figures {
+    fn measure(&mut self, hosts: &[Host], each: impl Fn(&Host) -> Res<f64> + Sync) -> Res<()> {
+        let before = processors()?;
+        self.rates.push(in_parallel("host", hosts, each)?.into_iter().sum());
+        let after = processors()?;
+        let part = (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
+        self.busy.push(part * std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64));
+        Ok(())
+    }
+}
+
+/// The ticks that all processors have worked, and all ticks, since the machine has started.
+fn processors() -> Res<(u64, u64)> {
+    let text = fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"))?;
+    let ticks: Vec<u64> =
+        text.lines().next().unwrap_or_default().split_whitespace().flat_map(str::parse).take(8).collect();
+    let [_, _, _, idle, waiting, ..] = ticks[..] else {
+        return Err("/proc/stat says nothing of processors".into());
+    };
+    let all: u64 = ticks.iter().sum();
+    Ok((all - idle - waiting, all))
 }
 
 fn run() -> Res<bool> {
@@ -133,22 +160,27 @@ fn run() -> Res<bool> {
         .take_while(|size| *size < hosts.len())
         .collect();
     sizes.push(hosts.len());
-    let mut figures = vec![(Vec::new(), Vec::new()); sizes.len()];
-    together(&hosts, |host| host.rename(slice / 4))?; // So that what is used again and again is at hand.
+    let mut figures: Vec<_> = sizes.iter().map(|_| (Figures::default(), Figures::default())).collect();
+    // So that what is used again and again is at hand.
+    Figures::default().measure(&hosts, |host| host.rename(slice / 4))?;
     for _ in 0..rounds {
         for (size, (renames, writes)) in sizes.iter().zip(&mut figures) {
-            renames.push(together(&hosts[..*size], |host| host.rename(slice))?);
-            writes.push(together(&hosts[..*size], |host| host.write(slice))?);
+            renames.measure(&hosts[..*size], |host| host.rename(slice))?;
+            writes.measure(&hosts[..*size], |host| host.write(slice))?;
         }
     }
-    let alone = (median(&figures[0].0), median(&figures[0].1));
+    let alone = (median(&figures[0].0.rates), median(&figures[0].1.rates));
     let mut last = 0.0;
-    println!("hosts  renames/s  curve  writes/s  curve  renames' of the writes'");
+    println!("hosts  renames/s  curve   busy  writes/s  curve   busy  renames' of the writes'");
     for (size, (renames, writes)) in sizes.iter().zip(&figures) {
-        let (renames, writes) = (median(renames), median(writes));
-        let (ours, servers) = (renames / alone.0, writes / alone.1);
+        let (made, written) = (median(&renames.rates), median(&writes.rates));
+        let (ours, servers) = (made / alone.0, written / alone.1);
         last = ours / servers;
-        println!("{size:>5}  {renames:>9.0}  {ours:>5.2}  {writes:>8.0}  {servers:>5.2}  {last:>22.2}");
+        println!(
+            "{size:>5}  {made:>9.0}  {ours:>5.2}  {:>5.2}  {written:>8.0}  {servers:>5.2}  {:>5.2}  {last:>22.2}",
+            median(&renames.busy),
+            median(&writes.busy)
+        );
     }
     let is_met = least.is_none_or(|least| last >= least);
     if let Some(least) = least.filter(|_| !is_met) {
