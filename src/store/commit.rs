@@ -116,8 +116,8 @@ pub struct Commit {
     pub checks: Vec<Check>,
     /// What changes.
     pub writes: Vec<Write>,
-    /// Whether locks keep what is checked and not written from changing, from before anything is marked until this commit
-    /// has returned; a session that dies loses these locks only after its intents are settled. Engines that change one
+    /// Whether locks keep what is checked and not written from changing, from before it is compared until this commit has
+    /// returned; a session that dies loses these locks only after its intents are settled. Engines that change one
     /// document at a time then need not mark it. The others make no difference.
     pub covered: bool,
     /// Whether nobody waits for any of the locks whose documents it writes, before it or after it. Then those who listen

@@ -5,8 +5,10 @@
 //! them, slices of time take turns: renames by as many mounts, then writes of one document each by as many connections. A
 //! curve is the medians of operations a second divided by that of one alone; what is judged is Lockwood's curve divided by
 //! the server's. Beside each stands how many processors were busy meanwhile, with whatever: where all hosts and the server
-//! share a few, a curve ends when these are used up, and one that alone keeps one of two busy can come to 2 at most. No mount is told of those writes: what the mounts do with a notice is not the server's, and costs one
-//! writer that waits for it far more than eight.
+//! share a few, a curve ends when these are used up, and one that alone keeps one of two busy can come to 2 at most.
+//!
+//! No mount is told of those writes: what the mounts do with a notice is not the server's, and costs one writer that waits
+//! for it far more than eight.
 
 #![allow(
     clippy::disallowed_methods,

@@ -174,8 +174,8 @@ impl Namespace {
             && self.store.intents().is_some()
     }
 
-    /// Takes the locks while the commit is being prepared, which marks nothing before they are granted. That the paths are
-    /// still those that were locked the commit finds out, as for everybody who does not wait.
+    /// Takes the locks while the commit is being prepared, which compares and decides nothing before they are granted.
+    /// That the paths are still those that were locked the commit finds out, as for everybody who does not wait.
     fn lock_and_move(
         &self,
         caller: Caller,

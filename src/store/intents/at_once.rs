@@ -15,14 +15,16 @@
 //!   refused reads first for a while, and marks behind the locks.
 //! - **Marks that their slot does not name.** Others had decided it just then: its session is dead, or it stood in their
 //!   way. What was before is true there, and nobody else knows of them; so who has set them takes them away. Should he die,
-//!   they are what late marks are: harmless.
+//!   or the store be away, they are what late marks are: harmless.
 
 use super::IntentStore;
 use super::attempt::{Attempt, accept, nothing_changed, slot_key};
+use super::decide;
 use super::plan::{Planned, all_marked, to_compare};
 use super::requests::{AtOnce, Outcome, Requests};
+use super::settle::clean;
 use super::slots::OwnSlot;
-use crate::document::{Key, SessionId};
+use crate::document::{Key, LockMode, LockRecord, SessionId};
 use crate::store::cells::{Cell, Cells, Change};
 use crate::store::{CommitError, Granting, StoreError};
 
@@ -46,8 +48,8 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             awaited: false,
         };
         self.known.forget(planned.steps.iter().map(|step| &step.key));
-        let AtOnce { granted, slot, marks } =
-            self.requests.set_at_once(&slot, &marks, to_compare(planned), granting);
+        let AtOnce { granted, slot, are_sent, marks } =
+            self.requests.set_at_once(&slot, &marks, to_compare(planned), is_of_a_target, granting);
         if !granted {
             self.known.doubt(keys, self.requests.now());
         }
@@ -59,7 +61,10 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         match slot {
             Ok(Outcome::Done(version)) => own.know(named, version),
             not_named => {
-                self.take_away(own, planned, marks);
+                if let Some(aborted) = decide::abort(&named) {
+                    // Whatever comes of it: what is left says what was before.
+                    drop(clean(&self.requests, &[(self.intent(own), &aborted)]));
+                }
                 if let Outcome::Lost(found) = not_named.map_err(nothing_changed)? {
                     accept(own, &key, found.as_ref())?;
                 }
@@ -70,7 +75,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             }
         }
         if !granted {
-            return Ok(Attempt::Refused { marked: marks.is_some() });
+            return Ok(Attempt::Refused { marked: are_sent });
         }
         let marked = match marks {
             Some((outcomes, unchanged)) => all_marked(planned, outcomes, unchanged),
@@ -81,23 +86,12 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         }
         self.finish(own, planned, marked)
     }
+}
 
-    /// Takes away what was marked under a slot that does not say so.
-    fn take_away(
-        &self,
-        own: &OwnSlot,
-        planned: &Planned,
-        marks: Option<(Vec<Result<Outcome, StoreError>>, bool)>,
-    ) {
-        let intent = self.intent(own);
-        let outcomes = marks.map(|(outcomes, _)| outcomes).unwrap_or_default();
-        let set = planned.steps.iter().zip(outcomes).filter_map(|(step, outcome)| match outcome {
-            Ok(Outcome::Done(version)) => step.unmarked(intent, version, false),
-            _ => None,
-        });
-        // Whatever comes of it: what is left says what was before.
-        drop(self.requests.set_each(&set.collect::<Vec<_>>()));
-    }
+/// Whether it takes a lock on what is changed itself: an exclusive one, and not on the root, which is for the whole volume.
+fn is_of_a_target(change: &Change) -> bool {
+    let of = |lock: &LockRecord| lock.holders.iter().all(|claim| claim.mode == LockMode::Exclusive);
+    matches!(&change.cell, Some(Cell::Lock(lock)) if of(lock) && lock.path != b"/")
 }
 
 /// Begins the next use of a slot in which nothing is under way. If that fails it is begun when there is something to do.

@@ -114,7 +114,7 @@ pub fn is_open(slot: &Slot) -> bool {
 /// The slot committed: only from pending, with all marks set. `versions` are those of the cells with the marks, in the
 /// order of the slot's keys.
 pub fn commit(slot: &Slot, versions: &[Version]) -> Option<Slot> {
-    if slot.state != SlotState::Pending || slot.marked.len() != versions.len() {
+    if slot.state != SlotState::Pending || is_open(slot) || slot.marked.len() != versions.len() {
         return None;
     }
     let listed = |(marked, at): (&Marked, &Version)| Marked { key: marked.key.clone(), version: Some(*at) };

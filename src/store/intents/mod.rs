@@ -234,7 +234,7 @@ impl<C: Cells + ?Sized + 'static> Store for IntentStore<C> {
     }
 
     /// It is asked while the commit reads what it checks, and what it changes first goes with the request that begins the
-    /// intent. Nothing is marked before the answer.
+    /// intent. Nothing is decided before the answer, and nothing marked but where [`at_once`] says so.
     fn commit_once(&self, commit: &Commit, granting: Granting<'_>) -> Result<Option<Version>, CommitError> {
         self.make(commit, Some(granting))
     }

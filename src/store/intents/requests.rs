@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::ambient::Clock;
-use crate::document::{Key, Kind, LockMode, LockRecord, Version};
+use crate::document::{Key, Kind, Version};
 use crate::later::UnderWay;
 use crate::rules::{self, Rule};
 use crate::store::cells::{
@@ -48,7 +48,9 @@ pub(super) struct AtOnce {
     pub(super) granted: bool,
     /// Of the slot; none if it was not sent.
     pub(super) slot: Option<Result<Outcome, StoreError>>,
-    /// Of the others, and whether what was compared was equal; none if they were not sent.
+    /// Whether the others were sent with it.
+    pub(super) are_sent: bool,
+    /// Of the others, and whether what was compared was equal; none unless they were sent, and still make sense.
     pub(super) marks: Option<(Vec<Result<Outcome, StoreError>>, bool)>,
 }
 
@@ -194,13 +196,14 @@ impl<C: Cells + ?Sized> Requests<C> {
     }
 
     /// The same along with `slot`, in one request, and with what is first changed by whoever is asked whether it is to be;
-    /// but only if that is locks on what is changed itself. With others goes `slot` alone. What he took no part in is sent
-    /// when he has agreed.
+    /// but only if all of that `goes_beside`. Else `slot` goes with it alone. What he took no part in is sent when he has
+    /// agreed. What was compared counts only if all went at once, his part too.
     pub(super) fn set_at_once(
         &self,
         slot: &Change,
         changes: &[Change],
         compared: &[Compared],
+        goes_beside: fn(&Change) -> bool,
         granting: Option<Granting<'_>>,
     ) -> AtOnce {
         let mut sent = None;
@@ -209,31 +212,33 @@ impl<C: Cells + ?Sized> Requests<C> {
                 return self.cells.cas_each(along);
             }
             let (beside, compared) =
-                if along.iter().all(is_of_a_target) { (changes, compared) } else { (&[][..], &[][..]) };
+                if along.iter().all(goes_beside) { (changes, compared) } else { (&[][..], &[][..]) };
             let together: Vec<_> = [slot].into_iter().chain(beside).chain(along).cloned().collect();
             let (mut answers, equal) = match compared {
                 [] => (self.cells.cas_each(&together), true),
                 _ => self.cells.cas_each_and_compare(&together, compared),
             };
             let of_along = answers.split_off(1 + beside.len());
-            sent = Some((answers, !beside.is_empty(), equal));
+            let at_once = answers.iter().chain(&of_along).all(Result::is_ok);
+            sent = Some((answers, !beside.is_empty(), equal && at_once));
             of_along
         };
         let granted = match granting {
             Some(granting) => granting(Some(&mut send)),
             None => true,
         };
+        // Unless he has sent it along: then nothing is left to be sent.
         if granted {
             send(&[]);
         }
-        let Some((mut answers, are_marks, equal)) = sent else {
-            return AtOnce { granted, slot: None, marks: None };
+        let Some((mut answers, are_sent, unchanged)) = sent else {
+            return AtOnce { granted, slot: None, are_sent: false, marks: None };
         };
         let of_changes = answers.split_off(1);
-        let at_once = of_changes.iter().all(Result::is_ok);
         let outcome = self.pursue_each(std::slice::from_ref(slot), answers).pop();
-        let marks = are_marks.then(|| (self.pursue_each(changes, of_changes), equal && at_once));
-        AtOnce { granted, slot: outcome, marks }
+        let go_on = are_sent && granted && matches!(outcome, Some(Ok(Outcome::Done(_))));
+        let marks = go_on.then(|| (self.pursue_each(changes, of_changes), unchanged));
+        AtOnce { granted, slot: outcome, are_sent, marks }
     }
 
     fn pursue_each(&self, changes: &[Change], answers: Answers) -> Vec<Result<Outcome, StoreError>> {
@@ -332,12 +337,6 @@ impl<C: Cells + ?Sized> Requests<C> {
             )),
         }
     }
-}
-
-/// Whether it takes a lock on what is changed itself: an exclusive one, and not on the root, which is for the whole volume.
-fn is_of_a_target(change: &Change) -> bool {
-    let of = |lock: &LockRecord| lock.holders.iter().all(|claim| claim.mode == LockMode::Exclusive);
-    matches!(&change.cell, Some(Cell::Lock(lock)) if of(lock) && lock.path != b"/")
 }
 
 /// What is sent for a change of a cell.

@@ -151,6 +151,40 @@ fn a_use_that_others_abort_is_made_again() {
     assert!(!is_marked(&cells, 7));
 }
 
+/// A lock is refused, the others are let go of meanwhile, and somebody changes what was compared. Then all are granted.
+#[test]
+fn what_was_compared_before_the_locks_were_granted_counts_for_nothing() {
+    let (cells, _, store) = begun();
+    let theirs = session(&cells, &clock(), 2, 1);
+    store.commit(&Commit::new().put(entry("a"), file(9))).unwrap();
+    let version = store.get(&entry("a")).unwrap().unwrap().version;
+    let key = lock(LockMode::Exclusive).key;
+    cells.cas(&key, None, lock(LockMode::Exclusive).cell).unwrap();
+    let granting = Box::new(|along: Option<Along<'_>>| {
+        assert!(along.unwrap()(&[lock(LockMode::Exclusive)]).iter().all(Result::is_err));
+        theirs.commit(&Commit::new().put(entry("a"), file(10))).unwrap();
+        true
+    });
+    let covered = Commit { covered: true, ..one_more().at(entry("a"), version) };
+    let refused = store.commit_once(&covered, granting);
+    assert!(matches!(&refused, Err(CommitError::Conflict(key)) if *key == entry("a")), "{refused:?}");
+    assert_eq!(counter(&store, 7), Some(3));
+    assert!(!is_marked(&cells, 7));
+}
+
+#[test]
+fn what_is_begun_ahead_commits_nothing_and_is_sealed_as_it_is() {
+    let open = decide::begin(&decide::free(), []).unwrap();
+    assert!(decide::is_open(&open) && decide::begin(&open, [node(7)]).is_none());
+    assert_eq!(decide::commit(&open, &[]), None);
+    let named = decide::name(&open, [node(7)]).unwrap();
+    assert_eq!((named.number, decide::is_open(&named)), (open.number, false));
+    assert!(decide::name(&named, [node(8)]).is_none() && decide::seal(&named).is_none());
+    assert_eq!(decide::settling(&named), decide::Settling::Abort);
+    assert_eq!(decide::settling(&open), decide::Settling::Seal);
+    assert!(!decide::was_committed(&decide::seal(&open).unwrap(), open.number));
+}
+
 /// Whatever becomes of any request, that which marks and takes a lock along included.
 #[test]
 fn what_is_answered_is_what_was_done() {
