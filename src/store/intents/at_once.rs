@@ -48,16 +48,16 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             awaited: false,
         };
         self.known.forget(planned.steps.iter().map(|step| &step.key));
-        let AtOnce { granted, slot, are_sent, marks } =
+        let AtOnce { granted, slot, marks } =
             self.requests.set_at_once(&slot, &marks, to_compare(planned), is_of_a_target, granting);
-        if !granted {
-            self.known.doubt(keys, self.requests.now());
-        }
         // Nothing was sent: it is as it was.
         let Some(slot) = slot else {
             own.in_doubt = false;
             return Ok(Attempt::Refused { marked: false });
         };
+        if !granted {
+            self.known.doubt(keys, self.requests.now());
+        }
         match slot {
             Ok(Outcome::Done(version)) => own.know(named, version),
             not_named => {
@@ -75,7 +75,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             }
         }
         if !granted {
-            return Ok(Attempt::Refused { marked: are_sent });
+            return Ok(Attempt::Refused { marked: true });
         }
         let marked = match marks {
             Some((outcomes, unchanged)) => all_marked(planned, outcomes, unchanged),

@@ -321,7 +321,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             return Vec::new();
         }
         let intent = self.intent(own);
-        steps.iter().zip(versions).filter_map(|(step, at)| step.unmarked(intent, *at, true)).collect()
+        steps.iter().zip(versions).filter_map(|(step, at)| step.cleaned(intent, *at)).collect()
     }
 
     /// Ends an attempt that has changed nothing, and takes its marks away so that it hinders nobody.

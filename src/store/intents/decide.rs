@@ -131,11 +131,12 @@ pub fn abort(slot: &Slot) -> Option<Slot> {
 /// gone. The list of marks stays, so that an owner that is still running can tell what became of its last use
 /// ([`was_committed`]).
 pub fn seal(slot: &Slot) -> Option<Slot> {
-    match slot.state {
-        SlotState::Pending if !is_open(slot) => None,
-        SlotState::Sealed => None,
-        _ => Some(Slot { state: SlotState::Sealed, ..slot.clone() }),
-    }
+    let is_settled = match slot.state {
+        SlotState::Free | SlotState::Committed | SlotState::Aborted => true,
+        SlotState::Pending => is_open(slot),
+        SlotState::Sealed => false,
+    };
+    is_settled.then(|| Slot { state: SlotState::Sealed, ..slot.clone() })
 }
 
 /// What recovery does next with a slot of a dead session.

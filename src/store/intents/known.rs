@@ -103,14 +103,14 @@ impl Known {
     }
 }
 
-/// Whether the commit makes what stands under a key, as far as can be told: it has looked and found nothing, or does not
+/// Whether the commit makes what stands under a key, as far as can be told: it says that there is nothing yet, or does not
 /// even ask what there is of an inode, which is so of new ones.
 fn makes(commit: &Commit, key: &Key) -> bool {
-    let checks = || commit.checks.iter().filter(|check| check.key() == key);
+    let mut checks = commit.checks.iter().filter(|check| check.key() == key).peekable();
     let is_put = || commit.writes.iter().any(|write| matches!(write, Write::Put(put, _) if put == key));
     match key.kind() {
-        Kind::Entry => checks().any(|check| matches!(check, Check::Absent(_))),
-        Kind::Node => checks().next().is_none() && is_put(),
+        Kind::Node if checks.peek().is_none() => is_put(),
+        Kind::Entry | Kind::Node => checks.any(|check| matches!(check, Check::Absent(_))),
         _ => false,
     }
 }

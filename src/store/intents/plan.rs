@@ -10,7 +10,7 @@ use super::requests::Outcome;
 use crate::document::{IntentId, Key, MarkChange, Stored, Version};
 use crate::rules::{self, Rule};
 use crate::store::cells::{Cell, CellKey, Change, Compared};
-use crate::store::{Check, Commit, CommitError, StoreError};
+use crate::store::{Check, Commit, CommitError, StoreError, Write};
 
 /// A document to mark.
 pub(super) struct Step {
@@ -41,11 +41,11 @@ pub(super) enum Judged<'a> {
 pub(super) type Marked = Result<Vec<Version>, Key>;
 
 impl Step {
-    /// The change that takes the mark away which the intent has set at this version.
-    pub(super) fn unmarked(&self, intent: IntentId, at: Version, committed: bool) -> Option<Change> {
+    /// The change that takes the mark away which the intent, committed, has set at this version.
+    pub(super) fn cleaned(&self, intent: IntentId, at: Version) -> Option<Change> {
         let marked = decide::marked(self.current.clone(), intent, self.change.clone());
         let Cell::Document(marked) = &marked else { return None };
-        let cell = decide::cleaned(marked, at, committed);
+        let cell = decide::cleaned(marked, at, true);
         let key = CellKey::Document(self.key.clone());
         Some(Change { key, expected: Some(at), cell, awaited: false })
     }
@@ -111,7 +111,7 @@ fn changes<'a, 'b>(
     commit: &'a Commit,
     current: impl Fn(&Key) -> Option<&'b Stored>,
 ) -> Result<BTreeMap<&'a Key, MarkChange>, CommitError> {
-    let change = |write: &'a crate::store::Write| {
+    let change = |write: &'a Write| {
         let after = write.apply(current(write.key()))?;
         let change = after.map_or(MarkChange::Delete, |document| MarkChange::Put(Box::new(document)));
         Ok((write.key(), change))
@@ -133,6 +133,7 @@ fn compares(commit: &Commit) -> bool {
     commit.covered && commit.checks.iter().all(may_be)
 }
 
+/// Whether all that a commit checks is marked.
 pub(super) fn marks_checked(commit: &Commit) -> bool {
     !compares(commit) && rules::holds(Rule::ChecksMarked)
 }

@@ -48,8 +48,6 @@ pub(super) struct AtOnce {
     pub(super) granted: bool,
     /// Of the slot; none if it was not sent.
     pub(super) slot: Option<Result<Outcome, StoreError>>,
-    /// Whether the others were sent with it.
-    pub(super) are_sent: bool,
     /// Of the others, and whether what was compared was equal; none unless they were sent, and still make sense.
     pub(super) marks: Option<(Vec<Result<Outcome, StoreError>>, bool)>,
 }
@@ -232,13 +230,13 @@ impl<C: Cells + ?Sized> Requests<C> {
             send(&[]);
         }
         let Some((mut answers, are_sent, unchanged)) = sent else {
-            return AtOnce { granted, slot: None, are_sent: false, marks: None };
+            return AtOnce { granted, slot: None, marks: None };
         };
         let of_changes = answers.split_off(1);
         let outcome = self.pursue_each(std::slice::from_ref(slot), answers).pop();
         let go_on = are_sent && granted && matches!(outcome, Some(Ok(Outcome::Done(_))));
         let marks = go_on.then(|| (self.pursue_each(changes, of_changes), unchanged));
-        AtOnce { granted, slot: outcome, are_sent, marks }
+        AtOnce { granted, slot: outcome, marks }
     }
 
     fn pursue_each(&self, changes: &[Change], answers: Answers) -> Vec<Result<Outcome, StoreError>> {

@@ -39,12 +39,13 @@ impl OwnSlot {
 
     /// The next use, which marks these documents; none if there cannot be one. In doubt until it is known what became of it.
     pub(super) fn begin(&mut self, keys: impl IntoIterator<Item = Key>) -> Option<Slot> {
-        let mut next =
-            if self.is_open() { decide::name(&self.slot, keys) } else { decide::begin(&self.slot, keys) }?;
-        // Never a number that was tried before: what was sent then may still arrive. Under that of an open use nothing was.
-        if next.number != self.slot.number {
-            next.number = next.number.max(self.attempted + 1);
-        }
+        let next = if self.is_open() {
+            decide::name(&self.slot, keys)?
+        } else {
+            let next = decide::begin(&self.slot, keys)?;
+            // Never a number that was tried before: what was sent then may still arrive.
+            Slot { number: next.number.max(self.attempted + 1), ..next }
+        };
         self.attempted = next.number;
         self.in_doubt = true;
         Some(next)

@@ -2,39 +2,26 @@
 
 use std::sync::Arc;
 
-use super::faults::{Fault, Faulty};
-use super::{add, clock, counter, entry, file, impatient, node, session};
-use crate::document::{LockClaim, LockMode, LockRecord, SessionId, Slot, SlotState};
+use super::faults::Faulty;
+use super::granted::{Begun, whatever_becomes_of_any_request};
+use super::{add, clock, counter, entry, file, impatient, is_marked, node, session, slot};
+use crate::document::{LockClaim, LockMode, SessionId, SlotState};
 use crate::later::Inline;
 use crate::store::cells::memory::MemoryCells;
 use crate::store::cells::{Along, Cell, CellKey, Cells, Change};
 use crate::store::conformance::directory;
-use crate::store::intents::{IntentStore, decide, settle};
+use crate::store::intents::{decide, settle};
 use crate::store::{Commit, CommitError, Reader, Store, StoreError};
 
 const SLOT: CellKey = CellKey::Slot(SessionId(1), 0);
 
-/// A lock document that nobody else has made.
 fn lock(mode: LockMode) -> Change {
     let claim = LockClaim { session: SessionId(1), operation: 1, mode, purpose: "".into(), since_ns: 0 };
-    let record = LockRecord { path: b"/a".to_vec(), holders: vec![claim], waiters: Vec::new() };
-    Change { key: CellKey::Lock("a".into()), expected: None, cell: Some(Cell::Lock(record)), awaited: false }
-}
-
-fn slot(cells: &MemoryCells) -> Slot {
-    match &*cells.read(&SLOT).unwrap().unwrap().cell {
-        Cell::Slot(slot) => slot.clone(),
-        other => panic!("no slot: {other:?}"),
-    }
-}
-
-fn is_marked(cells: &MemoryCells, ino: u64) -> bool {
-    let found = cells.read(&CellKey::Document(node(ino))).unwrap().unwrap();
-    matches!(&*found.cell, Cell::Document(document) if document.mark.is_some())
+    super::lock(vec![claim])
 }
 
 /// A directory with three entries, of which all is known, and a slot whose next use is begun.
-fn begun() -> (Arc<MemoryCells>, Arc<Faulty>, IntentStore<Faulty>) {
+fn begun() -> Begun {
     let cells = Arc::new(MemoryCells::new());
     let faulty = Faulty::new(&cells);
     let store = session(&faulty, &impatient(), 1, 1).cleaning_up(Arc::new(Inline));
@@ -48,7 +35,7 @@ fn one_more() -> Commit {
 }
 
 #[test]
-fn it_is_two_requests_before_the_answer() {
+fn it_begins_nothing_before_it_marks() {
     let (cells, faulty, store) = begun();
     faulty.arm(None);
     store.commit(&one_more()).unwrap();
@@ -60,7 +47,7 @@ fn it_is_two_requests_before_the_answer() {
 }
 
 #[test]
-fn what_is_not_known_is_read_before_it_is_marked() {
+fn a_guess_that_was_wrong_is_made_good() {
     let (cells, _, store) = begun();
     let theirs = session(&cells, &clock(), 2, 1);
     theirs.commit(&one_more().put(entry("a"), file(9))).unwrap();
@@ -185,37 +172,8 @@ fn what_is_begun_ahead_commits_nothing_and_is_sealed_as_it_is() {
     assert!(!decide::was_committed(&decide::seal(&open).unwrap(), open.number));
 }
 
-/// Whatever becomes of any request, that which marks and takes a lock along included.
+/// The request that marks and takes a lock along included.
 #[test]
 fn what_is_answered_is_what_was_done() {
-    let faults = [Fault::Crash, Fault::CrashAfter, Fault::LostOnce, Fault::AnswerLostOnce, Fault::Twice];
-    let mut said = [0; 4];
-    for fault in faults {
-        for at in 0.. {
-            let (cells, faulty, store) = begun();
-            faulty.arm(Some((at, fault)));
-            let mut locked = false;
-            let granting = Box::new(|along: Option<Along<'_>>| {
-                locked = along.unwrap()(&[lock(LockMode::Exclusive)]).iter().all(Result::is_ok);
-                locked
-            });
-            let made = store.commit_once(&one_more(), granting);
-            let requests = faulty.requests();
-            faulty.arm(None);
-            settle(&cells, &clock(), SessionId(1), 1).unwrap();
-            let counted = counter(&session(&cells, &clock(), 2, 1), 7);
-            let (which, expected) = match made {
-                Ok(Some(_)) => (0, Some((true, Some(4)))),
-                Ok(None) => (1, Some((false, Some(3)))),
-                Err(CommitError::Store(StoreError::Unknown(_))) => (2, None),
-                Err(_) => (3, Some((locked, Some(3)))),
-            };
-            said[which] += 1;
-            assert!(expected.is_none_or(|expected| expected == (locked, counted)), "{fault:?} at {at}");
-            if requests <= at {
-                break;
-            }
-        }
-    }
-    assert!(said.iter().all(|count| *count > 0), "not all answers were met: {said:?}");
+    whatever_becomes_of_any_request(begun);
 }

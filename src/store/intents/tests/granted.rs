@@ -3,35 +3,19 @@
 use std::sync::Arc;
 
 use super::faults::{Fault, Faulty};
-use super::{add, clock, counter, node, session};
-use crate::document::{LockRecord, SessionId, SlotState};
+use super::{add, clock, counter, is_marked, lock, node, session, slot};
+use crate::document::{SessionId, SlotState};
 use crate::store::cells::memory::MemoryCells;
-use crate::store::cells::{Along, Cell, CellKey, Cells, Change};
+use crate::store::cells::{Along, Cells};
 use crate::store::conformance::directory;
 use crate::store::intents::{IntentStore, settle};
 use crate::store::{Commit, CommitError, Store, StoreError};
 
-/// A lock document that nobody else has made.
-fn lock() -> Change {
-    let record = LockRecord { path: b"/a".to_vec(), holders: Vec::new(), waiters: Vec::new() };
-    Change { key: CellKey::Lock("a".into()), expected: None, cell: Some(Cell::Lock(record)), awaited: false }
-}
-
-fn state(cells: &MemoryCells) -> SlotState {
-    let found = cells.read(&CellKey::Slot(SessionId(1), 0)).unwrap().unwrap();
-    match &*found.cell {
-        Cell::Slot(slot) => slot.state,
-        other => panic!("no slot: {other:?}"),
-    }
-}
-
-fn is_marked(cells: &MemoryCells, ino: u64) -> bool {
-    let found = cells.read(&CellKey::Document(node(ino))).unwrap().unwrap();
-    matches!(&*found.cell, Cell::Document(document) if document.mark.is_some())
-}
+/// A store of one session, and its cells, with and without what goes wrong there.
+pub(super) type Begun = (Arc<MemoryCells>, Arc<Faulty>, IntentStore<Faulty>);
 
 /// A directory with three entries.
-fn begun() -> (Arc<MemoryCells>, Arc<Faulty>, IntentStore<Faulty>) {
+fn begun() -> Begun {
     let cells = Arc::new(MemoryCells::new());
     let faulty = Faulty::new(&cells);
     let store = session(&faulty, &clock(), 1, 1);
@@ -56,7 +40,7 @@ fn what_is_refused_costs_two_changes_and_leaves_nothing() {
     assert_eq!(store.commit_once(&commit, Box::new(|_| false)).unwrap(), None);
     // The intent is begun, and aborted.
     assert_eq!(faulty.sent.lock().len(), 2);
-    assert_eq!(state(&cells), SlotState::Aborted);
+    assert_eq!(slot(&cells).state, SlotState::Aborted);
     assert!(!is_marked(&cells, 7));
     // The next one has nothing to look after.
     faulty.arm(None);
@@ -71,6 +55,11 @@ fn what_is_refused_costs_two_changes_and_leaves_nothing() {
 /// Whatever becomes of any request, that which begins the intent and takes a lock along included.
 #[test]
 fn what_is_answered_is_what_was_done_though_a_lock_was_taken_along() {
+    whatever_becomes_of_any_request(begun);
+}
+
+/// One more entry is made under a lock in such a store, with each fault at each request in turn.
+pub(super) fn whatever_becomes_of_any_request(begun: fn() -> Begun) {
     let faults = [Fault::Crash, Fault::CrashAfter, Fault::LostOnce, Fault::AnswerLostOnce, Fault::Twice];
     let mut said = [0; 4];
     for fault in faults {
@@ -79,7 +68,7 @@ fn what_is_answered_is_what_was_done_though_a_lock_was_taken_along() {
             faulty.arm(Some((at, fault)));
             let mut locked = false;
             let granting = Box::new(|along: Option<Along<'_>>| {
-                let answers = along.unwrap()(&[lock()]);
+                let answers = along.unwrap()(&[lock(Vec::new())]);
                 assert_eq!(answers.len(), 1);
                 locked = answers.iter().all(Result::is_ok);
                 locked
@@ -96,7 +85,7 @@ fn what_is_answered_is_what_was_done_though_a_lock_was_taken_along() {
                 Err(_) => (3, Some((locked, Some(3)))),
             };
             said[which] += 1;
-            let is_there = cells.read(&lock().key).unwrap().is_some();
+            let is_there = cells.read(&lock(Vec::new()).key).unwrap().is_some();
             assert!(is_there || !locked, "{fault:?} at {at}");
             assert!(expected.is_none_or(|expected| expected == (locked, counted)), "{fault:?} at {at}");
             if requests <= at {
@@ -117,6 +106,6 @@ fn who_dies_while_it_is_asked_has_changed_nothing() {
     });
     assert!(store.commit_once(&Commit::new().merge(node(7), add(1)), granting).is_err());
     settle(&cells, &clock(), SessionId(1), 1).unwrap();
-    assert_eq!(state(&cells), SlotState::Sealed);
+    assert_eq!(slot(&cells).state, SlotState::Sealed);
     assert_eq!(counter(&session(&cells, &clock(), 2, 1), 7), Some(3));
 }

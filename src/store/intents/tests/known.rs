@@ -47,7 +47,7 @@ fn fetched(store: &IntentStore<MemoryCells>, commit: &Commit) -> u64 {
 #[test]
 fn what_a_session_has_written_or_read_is_not_read_again() {
     let (own, other) = two();
-    assert_eq!(fetched(&own, &make("a")), 0);
+    assert_eq!(fetched(&own, &make("a").absent(node(7))), 0);
     let at = version_of(&own, "a").unwrap();
     assert_eq!(fetched(&own, &rename("a", at, "b")), 0);
     assert_eq!((version_of(&own, "a"), counter(&own, 1)), (None, Some(1)));

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{add, clock, counter, entry, file, node, session};
+use super::{add, clock, counter, entry, file, is_marked, node, session};
 use crate::ambient;
 use crate::document::SessionId;
 use crate::later::{Background, Later};
 use crate::store::cells::memory::MemoryCells;
-use crate::store::cells::{Cell, CellKey, Cells};
 use crate::store::conformance::{self, directory};
 use crate::store::intents::settle;
 use crate::store::{Commit, Reader, Store};
@@ -29,11 +28,6 @@ impl Queue {
         let works = std::mem::take(&mut *self.0.lock());
         works.into_iter().for_each(|work| work());
     }
-}
-
-fn is_marked(cells: &MemoryCells, ino: u64) -> bool {
-    let found = cells.read(&CellKey::Document(node(ino))).unwrap().unwrap();
-    matches!(&*found.cell, Cell::Document(document) if document.mark.is_some())
 }
 
 #[test]

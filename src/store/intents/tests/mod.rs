@@ -20,9 +20,11 @@ use std::sync::Arc;
 
 use super::{IntentStore, create_slots};
 use crate::ambient::{Clock, SystemClock};
-use crate::document::{Document, Entry, FileKind, Ino, Key, Name, NodeDelta, SessionId, Timestamp};
-use crate::store::cells::Cells;
+use crate::document::{
+    Document, Entry, FileKind, Ino, Key, LockClaim, LockRecord, Name, NodeDelta, SessionId, Slot, Timestamp,
+};
 use crate::store::cells::memory::MemoryCells;
+use crate::store::cells::{Cell, CellKey, Cells, Change};
 use crate::store::conformance::{self, directory};
 use crate::store::{Commit, Reader};
 
@@ -75,6 +77,25 @@ fn add(children: i64) -> NodeDelta {
     NodeDelta::entries_changed(children, 0, Timestamp::default())
 }
 
+/// A lock document that nobody else has made.
+fn lock(holders: Vec<LockClaim>) -> Change {
+    let record = LockRecord { path: b"/a".to_vec(), holders, waiters: Vec::new() };
+    Change { key: CellKey::Lock("a".into()), expected: None, cell: Some(Cell::Lock(record)), awaited: false }
+}
+
+/// The first slot of session 1.
+fn slot(cells: &MemoryCells) -> Slot {
+    match &*cells.read(&CellKey::Slot(SessionId(1), 0)).unwrap().unwrap().cell {
+        Cell::Slot(slot) => slot.clone(),
+        other => panic!("no slot: {other:?}"),
+    }
+}
+
+fn is_marked(cells: &MemoryCells, ino: u64) -> bool {
+    let found = cells.read(&CellKey::Document(node(ino))).unwrap().unwrap();
+    matches!(&*found.cell, Cell::Document(document) if document.mark.is_some())
+}
+
 /// What a counter holds, with its version.
 fn counter(store: &impl Reader, ino: u64) -> Option<u64> {
     store.node(Ino(ino)).unwrap().map(|(_, node)| node.directory().unwrap().children)
@@ -92,7 +113,6 @@ fn conforms() {
 fn an_intent_that_is_damaged_hides_what_it_has_marked_and_nothing_else() {
     use super::decide::marked;
     use crate::document::{IntentId, MarkChange};
-    use crate::store::cells::CellKey;
     use crate::store::{Range, Scan, Start, Store, StoreError};
     let cells = Arc::new(MemoryCells::new());
     let store = session(&cells, &impatient(), 1, 2);
@@ -130,7 +150,7 @@ fn a_page_is_full_whatever_it_leaves_out() {
         crate::document::MarkChange::Put(Box::new(file(1))),
     );
     for name in names.iter().skip(1).step_by(2) {
-        cells.cas(&crate::store::cells::CellKey::Document(entry(name)), None, Some(dead.clone())).unwrap();
+        cells.cas(&CellKey::Document(entry(name)), None, Some(dead.clone())).unwrap();
     }
     for limit in 1..=21 {
         let mut start = Start::First;
