@@ -3,12 +3,12 @@
 //! What is hard: each line of a request is done or refused by itself, and in order only within one index, which is one
 //! shard.
 
-use std::fmt::Write as _;
-
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::link::{Request, engine, explain};
-use super::{OpenSearchCells, ids, parts, source, unanswered, written};
+use super::source::Source;
+use super::{OpenSearchCells, damaged, ids, joined, parts, unanswered, written};
 use crate::document::Version;
 use crate::store::StoreError;
 use crate::store::cells::{Answers, CasError, CellKey, Cells, Change, Compared};
@@ -43,7 +43,7 @@ impl OpenSearchCells {
         changes: &[Change],
         compared: &[Compared],
     ) -> (Answers, bool) {
-        let mut lines = String::new();
+        let mut lines = Vec::new();
         for change in changes {
             self.add_change(&mut lines, change);
         }
@@ -65,7 +65,7 @@ impl OpenSearchCells {
     }
 
     fn are_unchanged(&self, compared: &[Compared]) -> bool {
-        let mut lines = String::new();
+        let mut lines = Vec::new();
         for compared in compared {
             self.add_comparison(&mut lines, compared);
         }
@@ -74,7 +74,7 @@ impl OpenSearchCells {
 
     /// The first of these changes, as many as one request takes. Returns their answers, of one at least.
     fn bulk(&self, changes: &[Change]) -> Answers {
-        let mut lines = String::new();
+        let mut lines = Vec::new();
         let mut sent = 0;
         for change in changes {
             if lines.len() > BULK_BYTES {
@@ -90,69 +90,121 @@ impl OpenSearchCells {
         }
     }
 
-    fn add_change(&self, lines: &mut String, change: &Change) {
+    fn add_change(&self, lines: &mut Vec<u8>, change: &Change) {
         let action = match (&change.cell, change.expected) {
-            (Some(_), None) => "create",
-            (Some(_), Some(_)) => "index",
-            (None, _) => "delete",
+            (Some(_), None) => Action::Create,
+            (Some(_), Some(_)) => Action::Index,
+            (None, _) => Action::Delete,
         };
-        self.add_line(lines, action, &change.key, change.expected);
+        self.add_action(lines, action, &change.key, change.expected);
         if let Some(cell) = &change.cell {
-            let _ = writeln!(lines, "{}", source::write(&change.key, cell)); // A string takes all.
+            add(lines, &Source { key: &change.key, cell });
         }
     }
 
     /// An update that changes nothing, and is refused unless the version is that: by the primary, when it comes to it.
-    fn add_comparison(&self, lines: &mut String, compared: &Compared) {
-        self.add_line(lines, "update", &compared.key, Some(compared.at));
-        let _ = writeln!(lines, "{}", json!({ "doc": {} })); // A string takes all.
+    fn add_comparison(&self, lines: &mut Vec<u8>, compared: &Compared) {
+        self.add_action(lines, Action::Update, &compared.key, Some(compared.at));
+        lines.extend_from_slice(b"{\"doc\":{}}\n");
     }
 
-    fn add_line(&self, lines: &mut String, action: &str, key: &CellKey, expected: Option<Version>) {
-        let mut target = json!({ "_index": self.link.address.index(ids::index(key)), "_id": ids::id(key) });
-        if let Some(version) = expected {
-            let (sequence, term) = parts(version);
-            target["if_seq_no"] = sequence.into();
-            target["if_primary_term"] = term.into();
-        }
-        let _ = writeln!(lines, "{}", json!({ action: target })); // A string takes all.
+    fn add_action(
+        &self,
+        lines: &mut Vec<u8>,
+        action: fn(Target) -> Action,
+        key: &CellKey,
+        expected: Option<Version>,
+    ) {
+        let (sequence, term) = expected.map(parts).unzip();
+        let index = self.link.address.index(ids::index(key));
+        add(lines, &action(Target { index, id: ids::id(key), sequence, term }));
     }
 
     /// Sends lines for `count` documents; an answer for each.
-    fn send(&self, lines: String, count: usize) -> Result<Vec<Item>, CasError> {
-        let mut reply = self.link.tell(&Request::lines("/_bulk", lines.into_bytes())).map_err(unanswered)?;
-        match reply.body.get_mut("items").map(Value::take) {
-            Some(Value::Array(items)) if items.len() == count => {
-                Ok(items.into_iter().map(Item::of).collect())
-            }
+    fn send(&self, lines: Vec<u8>, count: usize) -> Result<Vec<Item>, CasError> {
+        let reply = self.link.tell(&Request::lines("/_bulk", lines)).map_err(unanswered)?;
+        match reply.read::<Items>() {
+            Some(Items { items }) if items.len() == count => Ok(items.into_iter().map(Item::of).collect()),
             _ => Err(CasError::Unknown(explain(&reply))),
         }
     }
 }
 
-/// What was answered of one document of many.
+/// One line. A vector takes all, and all that is written here has names for keys.
+fn add(lines: &mut Vec<u8>, line: &impl Serialize) {
+    let _ = serde_json::to_writer(&mut *lines, line);
+    lines.push(b'\n');
+}
+
+/// What is to be done with a document.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Action {
+    Create(Target),
+    Index(Target),
+    Delete(Target),
+    Update(Target),
+}
+
+/// Which document, and the version that it must have.
+#[derive(Serialize)]
+struct Target {
+    #[serde(rename = "_index")]
+    index: String,
+    #[serde(rename = "_id")]
+    id: String,
+    #[serde(rename = "if_seq_no", skip_serializing_if = "Option::is_none")]
+    sequence: Option<u64>,
+    #[serde(rename = "if_primary_term", skip_serializing_if = "Option::is_none")]
+    term: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Items {
+    items: Vec<Answered>,
+}
+
+/// What was answered of one document of many, under what was done with it.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Answered {
+    Create(Item),
+    Index(Item),
+    Delete(Item),
+    Update(Item),
+}
+
+/// The fields of that which are of use.
+#[derive(Deserialize)]
 struct Item {
     status: u16,
-    body: Value,
+    result: Option<String>,
+    #[serde(rename = "_seq_no")]
+    sequence: Option<u64>,
+    #[serde(rename = "_primary_term")]
+    term: Option<u64>,
+    error: Option<Value>,
 }
 
 impl Item {
-    fn of(item: Value) -> Self {
-        let body = match item {
-            Value::Object(actions) => actions.into_iter().next().map(|(_, body)| body).unwrap_or_default(),
-            _ => Value::Null,
-        };
-        let status = body.get("status").and_then(Value::as_u64);
-        let status = status.and_then(|status| u16::try_from(status).ok()).unwrap_or_default();
-        Self { status, body }
+    fn of(answered: Answered) -> Self {
+        match answered {
+            Answered::Create(item)
+            | Answered::Index(item)
+            | Answered::Delete(item)
+            | Answered::Update(item) => item,
+        }
     }
 
     fn written(&self, key: &CellKey) -> Result<Version, CasError> {
-        written(key, self.status, &self.body)
+        match (self.status, self.sequence, self.term) {
+            (200 | 201, Some(sequence), Some(term)) => Ok(joined(sequence, term).map_err(damaged(key))?),
+            _ => written(key, self.status, &json!({ "error": self.error })),
+        }
     }
 
     fn is_unchanged(&self) -> bool {
-        self.status == 200 && self.body.get("result").and_then(Value::as_str) == Some("noop")
+        self.status == 200 && self.result.as_deref() == Some("noop")
     }
 }
 

@@ -9,12 +9,15 @@
 //! - Patience is for an outage, not for a request: once the servers have been away for as long as anybody waits, requests
 //!   fail at once, until one is answered.
 
+use std::cell::OnceCell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use reqwest::{Certificate, Client, Method, RequestBuilder};
+use reqwest::{Certificate, Client, Method, RequestBuilder, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, yield_now};
@@ -37,17 +40,45 @@ pub(super) struct Link {
     client: Client,
     runtime: Runtime,
     pub(super) address: Address,
+    /// Where the servers are.
+    servers: Vec<Url>,
     /// The server that answered last.
     server: AtomicUsize,
     patience: Duration,
     pub(super) outages: Outages,
 }
 
-/// An answer.
+/// An answer. Its body is read when that is asked for first.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
-    pub(super) body: Value,
+    bytes: Bytes,
+    body: OnceCell<Value>,
+}
+
+impl Reply {
+    /// One that was read already.
+    pub(super) fn of(status: u16, body: Value) -> Self {
+        Self { status, bytes: Bytes::new(), body: body.into() }
+    }
+
+    /// All of its body.
+    pub(super) fn body(&self) -> &Value {
+        self.body.get_or_init(|| match serde_json::from_slice(&self.bytes) {
+            Ok(body) => body,
+            Err(_) if self.bytes.is_empty() => Value::Null,
+            // Something between here and the server, in most cases.
+            Err(_) => {
+                let said = &self.bytes[..self.bytes.len().min(200)];
+                Value::String(String::from_utf8_lossy(said).into_owned())
+            }
+        })
+    }
+
+    /// What of the body is of use; nothing if that is not there. Of what came from the server.
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Option<T> {
+        serde_json::from_slice(&self.bytes).ok()
+    }
 }
 
 /// What came of sending a request: a status and a body.
@@ -100,11 +131,12 @@ impl Request {
         Self { method: Method::DELETE, path: path.into(), body: None, within: None }
     }
 
-    pub(super) fn put(path: impl Into<String>, body: &Value) -> Self {
+    pub(super) fn put(path: impl Into<String>, body: &impl Serialize) -> Self {
         Self {
             method: Method::PUT,
             path: path.into(),
-            body: Some(body.to_string().into_bytes()),
+            // All that is sent has names for keys.
+            body: Some(serde_json::to_vec(body).unwrap_or_default()),
             within: None,
         }
     }
@@ -149,9 +181,12 @@ impl Link {
             .enable_all()
             .build()
             .map_err(|error| engine("preparing requests", error))?;
+        let servers = (0..address.servers()).map(|which| Url::parse(&address.server(which)));
+        let servers = servers.collect::<Result<Vec<_>, _>>();
         Ok(Self {
             client,
             runtime,
+            servers: servers.map_err(|error| engine("the address of a server", error))?,
             address,
             server: AtomicUsize::new(0),
             patience,
@@ -183,7 +218,7 @@ impl Link {
         &self,
         request: &Request,
         mut sent: Option<Sent>,
-        unserved: impl Fn(&Value) -> Option<String>,
+        unserved: impl Fn(&Reply) -> Option<String>,
     ) -> Result<Reply, StoreError> {
         let mut pauses = Pauses::new(self.patience);
         loop {
@@ -217,7 +252,10 @@ impl Link {
     }
 
     fn prepare(&self, which: usize, request: &Request) -> RequestBuilder {
-        let url = format!("{}{}", self.address.server(which), request.path);
+        let mut url = self.servers[which % self.servers.len()].clone();
+        let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+        url.set_path(path);
+        url.set_query(Some(query).filter(|query| !query.is_empty()));
         let mut builder = self.authorized(self.client.request(request.method.clone(), url));
         if let Some(within) = request.within {
             builder = builder.timeout(within);
@@ -237,7 +275,7 @@ impl Link {
         &self,
         request: &Request,
         sent: Option<Sent>,
-        unserved: &dyn Fn(&Value) -> Option<String>,
+        unserved: &dyn Fn(&Reply) -> Option<String>,
     ) -> Result<Reply, Failed> {
         let (which, answer) = match sent {
             Some(Sent { which, answer }) => {
@@ -249,7 +287,7 @@ impl Link {
                 (which, self.runtime.block_on(answer(self.prepare(which, request))))
             }
         };
-        let (status, body) = answer.map_err(|error| {
+        let (status, bytes) = answer.map_err(|error| {
             self.leave(which);
             let not_sent = error.is_connect() || error.is_builder();
             let cause = causes(&error.without_url());
@@ -260,19 +298,13 @@ impl Link {
                 Failed::Unanswered(cause)
             }
         })?;
-        let body = match serde_json::from_slice(&body) {
-            Ok(body) => body,
-            Err(_) if body.is_empty() => Value::Null,
-            // Something between here and the server, in most cases.
-            Err(_) => Value::String(String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned()),
-        };
-        let reply = Reply { status, body };
+        let reply = Reply { status, bytes, body: OnceCell::new() };
         if is_busy(status) {
             // One that is cut off from the others answers so, too. One that has too much to do counts as away: patience is
             // for all that do not serve.
             self.leave(which);
             self.outages.failed(&explain(&reply));
-        } else if let Some(cause) = unserved(&reply.body) {
+        } else if let Some(cause) = unserved(&reply) {
             self.leave(which);
             self.outages.failed(&cause);
             return Err(Failed::Unanswered(cause));
@@ -315,11 +347,11 @@ fn is_busy(status: u16) -> bool {
 
 /// What no repetition helps against, whatever was asked.
 fn refused(reply: &Reply) -> Option<StoreError> {
-    let kind = reply.body.pointer("/error/type").and_then(Value::as_str).unwrap_or_default();
-    match (reply.status, kind) {
-        (401, _) => Some(engine("logging in", "the server refuses the user or the password".to_owned())),
-        (403 | TOO_MANY, BLOCKED) => Some(blocked("asking the server", reply)),
-        (403, _) => Some(engine("asking the server", explain(reply))),
+    let kind = || reply.body().pointer("/error/type").and_then(Value::as_str);
+    match reply.status {
+        401 => Some(engine("logging in", "the server refuses the user or the password".to_owned())),
+        403 | TOO_MANY if kind() == Some(BLOCKED) => Some(blocked("asking the server", reply)),
+        403 => Some(engine("asking the server", explain(reply))),
         _ => None,
     }
 }
@@ -330,7 +362,7 @@ pub(super) const BLOCKED: &str = "cluster_block_exception";
 /// Why a server with such a block refuses. When its disk is nearly full it lets nothing be changed; all other blocks are
 /// set by people, who are to read which one it is.
 pub(super) fn blocked(what: impl Into<String>, reply: &Reply) -> StoreError {
-    let reason = reply.body.pointer("/error/reason").and_then(Value::as_str).unwrap_or_default();
+    let reason = reply.body().pointer("/error/reason").and_then(Value::as_str).unwrap_or_default();
     // It sets the same block that people set as `read_only_allow_delete`.
     if ["disk usage", "read-only-allow-delete", "read-only / allow delete"]
         .iter()
@@ -343,10 +375,10 @@ pub(super) fn blocked(what: impl Into<String>, reply: &Reply) -> StoreError {
 
 /// What the server says of an error.
 pub(super) fn explain(reply: &Reply) -> String {
-    let text = |pointer: &str| reply.body.pointer(pointer).and_then(Value::as_str);
+    let text = |pointer: &str| reply.body().pointer(pointer).and_then(Value::as_str);
     match (text("/error/type"), text("/error/reason")) {
         (Some(kind), Some(reason)) => format!("{kind}: {reason} (HTTP status {})", reply.status),
-        _ => match reply.body.as_str() {
+        _ => match reply.body().as_str() {
             Some(said) if !said.is_empty() => format!("HTTP status {}: {said}", reply.status),
             _ => format!("HTTP status {}", reply.status),
         },
@@ -412,9 +444,9 @@ mod tests {
     #[test]
     fn errors_say_what_the_server_says() {
         let body = json!({ "error": { "type": "t", "reason": "r" } });
-        assert_eq!(explain(&Reply { status: 400, body }), "t: r (HTTP status 400)");
-        assert_eq!(explain(&Reply { status: 502, body: "no gateway".into() }), "HTTP status 502: no gateway");
-        assert_eq!(explain(&Reply { status: 500, body: Value::Null }), "HTTP status 500");
+        assert_eq!(explain(&Reply::of(400, body)), "t: r (HTTP status 400)");
+        assert_eq!(explain(&Reply::of(502, "no gateway".into())), "HTTP status 502: no gateway");
+        assert_eq!(explain(&Reply::of(500, Value::Null)), "HTTP status 500");
     }
 
     #[test]
@@ -422,7 +454,7 @@ mod tests {
         let blocked = |status, block: &str| {
             let reason = format!("index [lockwood-entry] blocked by: [{block}];");
             let body = json!({ "error": { "type": BLOCKED, "reason": reason } });
-            refused(&Reply { status, body })
+            refused(&Reply::of(status, body))
         };
         for (status, block) in [
             (
@@ -438,11 +470,8 @@ mod tests {
             assert!(matches!(&refused, Some(StoreError::Engine { .. })), "{refused:?}");
             assert!(refused.is_some_and(|refused| refused.to_string().contains(block)), "{block}");
         }
-        assert!(refused(&Reply { status: 429, body: Value::Null }).is_none());
-        assert!(matches!(
-            refused(&Reply { status: 401, body: Value::Null }),
-            Some(StoreError::Engine { .. })
-        ));
+        assert!(refused(&Reply::of(429, Value::Null)).is_none());
+        assert!(matches!(refused(&Reply::of(401, Value::Null)), Some(StoreError::Engine { .. })));
     }
 
     #[test]

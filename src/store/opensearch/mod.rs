@@ -28,7 +28,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use self::link::{BLOCKED, Failed, Link, Reply, Request, Sent, blocked, engine, explain};
-use self::source::Part;
+use self::source::{Part, Source};
 use super::cells::{
     Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, ListedCell,
     ScannedCell, StoredCell,
@@ -62,13 +62,16 @@ pub struct OpenSearchCells {
 
 /// The version of a document with this sequence number under this primary term. No two writes of an index have the same.
 fn version(answer: &Value) -> Result<Version, String> {
-    let number = |field: &'static str| answer.get(field).and_then(Value::as_u64).ok_or(field);
-    match (number("_seq_no"), number("_primary_term")) {
-        (Ok(sequence), Ok(term)) if sequence >> SEQUENCE_BITS == 0 && term <= TERM_MAX => {
-            Ok(Version(term << SEQUENCE_BITS | sequence))
-        }
-        (Ok(sequence), Ok(term)) => Err(format!("it is beyond all versions: {sequence} of term {term}")),
-        (Err(field), _) | (_, Err(field)) => Err(format!("it has no {field}")),
+    let number =
+        |field: &'static str| answer.get(field).and_then(Value::as_u64).ok_or(format!("it has no {field}"));
+    joined(number("_seq_no")?, number("_primary_term")?)
+}
+
+fn joined(sequence: u64, term: u64) -> Result<Version, String> {
+    if sequence >> SEQUENCE_BITS == 0 && term <= TERM_MAX {
+        Ok(Version(term << SEQUENCE_BITS | sequence))
+    } else {
+        Err(format!("it is beyond all versions: {sequence} of term {term}"))
     }
 }
 
@@ -80,10 +83,9 @@ impl OpenSearchCells {
 
     /// The cell that the server says is there.
     fn found(key: &CellKey, hit: &Value, part: Part) -> Result<StoredCell, StoreError> {
-        let damaged = |cause: String| StoreError::Damaged { key: shown(key), cause };
-        let version = version(hit).map_err(damaged)?;
-        let source = hit.get("_source").ok_or_else(|| damaged("it has no _source".to_owned()))?;
-        let cell = source::read(key, source, version, part).map_err(damaged)?;
+        let version = version(hit).map_err(damaged(key))?;
+        let source = hit.get("_source").ok_or_else(|| damaged(key)("it has no _source".to_owned()))?;
+        let cell = source::read(key, source, version, part).map_err(damaged(key))?;
         Ok(StoredCell { version, cell: cell.into() })
     }
 
@@ -98,13 +100,13 @@ impl OpenSearchCells {
     /// What is answered to that. `sent`: it is under way already.
     fn found_of(&self, keys: &[CellKey], request: &Request, sent: Option<Sent>) -> Found {
         let reply = self.link.ask_for_all(request, sent, unserved)?;
-        let docs = reply.body.get("docs").and_then(Value::as_array).filter(|docs| docs.len() == keys.len());
+        let docs = reply.body().get("docs").and_then(Value::as_array).filter(|docs| docs.len() == keys.len());
         let docs = docs.ok_or_else(|| engine("reading several documents", explain(&reply)))?;
         let found = |(key, doc): (&CellKey, &Value)| match doc.get("found").and_then(Value::as_bool) {
             Some(true) => Self::found(key, doc, Part::Whole).map(Some),
             Some(false) => Ok(None),
             None => {
-                let reply = Reply { status: reply.status, body: doc.clone() };
+                let reply = Reply::of(reply.status, doc.clone());
                 Err(engine(format!("reading {}", shown(key)), explain(&reply)))
             }
         };
@@ -115,8 +117,8 @@ impl OpenSearchCells {
     fn changing(&self, key: &CellKey, expected: Option<Version>, cell: Option<&Cell>) -> Option<Request> {
         let at = |version: Version| format!("{}?{}", self.path(key, "_doc"), condition(version));
         let request = match (cell, expected) {
-            (Some(cell), None) => Request::put(self.path(key, "_create"), &source::write(key, cell)),
-            (Some(cell), Some(version)) => Request::put(at(version), &source::write(key, cell)),
+            (Some(cell), None) => Request::put(self.path(key, "_create"), &Source { key, cell }),
+            (Some(cell), Some(version)) => Request::put(at(version), &Source { key, cell }),
             (None, Some(version)) => Request::delete(at(version)),
             (None, None) => return None,
         };
@@ -160,7 +162,7 @@ impl Cells for OpenSearchCells {
     fn read(&self, key: &CellKey) -> Result<Option<StoredCell>, StoreError> {
         let reply = self.link.ask(&Request::get(format!("{}?{SAME_COPY}", self.path(key, "_doc"))))?;
         found_or_absent(&reply).and_then(|found| match found {
-            true => Self::found(key, &reply.body, Part::Whole).map(Some),
+            true => Self::found(key, reply.body(), Part::Whole).map(Some),
             false => Ok(None),
         })
     }
@@ -197,7 +199,7 @@ impl Cells for OpenSearchCells {
         match self.changing(key, expected, cell.as_ref()) {
             Some(request) => {
                 let reply = self.link.tell(&request).map_err(unanswered)?;
-                written(key, reply.status, &reply.body)
+                written(key, reply.status, reply.body())
             }
             // Absent, and to be absent: nothing is to be done, but to look.
             None => match self.read(key)? {
@@ -238,6 +240,11 @@ impl Cells for OpenSearchCells {
     }
 }
 
+/// What is wrong with what the server has of a cell.
+fn damaged(key: &CellKey) -> impl FnOnce(String) -> StoreError + '_ {
+    move |cause| StoreError::Damaged { key: shown(key), cause }
+}
+
 /// What a failure of a write without an answer is.
 fn unanswered(failed: Failed) -> CasError {
     match failed {
@@ -248,11 +255,11 @@ fn unanswered(failed: Failed) -> CasError {
 
 /// What became of a write that was answered.
 fn written(key: &CellKey, status: u16, body: &Value) -> Result<Version, CasError> {
-    let reply = || Reply { status, body: body.clone() };
+    let reply = || Reply::of(status, body.clone());
     let changing = || format!("changing {}", shown(key));
     let kind = body.pointer("/error/type").and_then(Value::as_str).unwrap_or_default();
     match status {
-        200 | 201 => version(body).map_err(|cause| StoreError::Damaged { key: shown(key), cause }.into()),
+        200 | 201 => Ok(version(body).map_err(damaged(key))?),
         // A deletion that finds nothing is answered so even where a version was to be compared.
         409 | 404 if kind != "index_not_found_exception" => Err(CasError::Conflict),
         403 | 429 if kind == BLOCKED => Err(blocked(changing(), &reply()).into()),
@@ -262,18 +269,18 @@ fn written(key: &CellKey, status: u16, body: &Value) -> Result<Version, CasError
 }
 
 /// Why one of several documents was not read, though it may be later: its shard is just going to another node.
-fn unserved(answer: &Value) -> Option<String> {
-    let parts = answer.get("docs").and_then(Value::as_array)?;
+fn unserved(answer: &Reply) -> Option<String> {
+    let parts = answer.body().get("docs").and_then(Value::as_array)?;
     let error = |doc: &Value| {
         let kind = doc.pointer("/error/type").and_then(Value::as_str)?;
-        (kind != "index_not_found_exception").then(|| explain(&Reply { status: 503, body: doc.clone() }))
+        (kind != "index_not_found_exception").then(|| explain(&Reply::of(503, doc.clone())))
     };
     parts.iter().find_map(error)
 }
 
 /// Whether a reading has found its document.
 fn found_or_absent(reply: &Reply) -> Result<bool, StoreError> {
-    match (reply.status, reply.body.get("found").and_then(Value::as_bool)) {
+    match (reply.status, reply.body().get("found").and_then(Value::as_bool)) {
         (200, Some(true)) => Ok(true),
         (200 | 404, Some(false)) => Ok(false),
         _ => Err(engine("reading a document", explain(reply))),
@@ -329,11 +336,15 @@ mod tests {
     #[test]
     fn an_answer_in_parts_may_lack_one() {
         let found = json!({ "_id": "7", "found": true });
-        let of =
-            |kind: &str| json!({ "docs": [found, { "_id": "8", "error": { "type": kind, "reason": "r" } }] });
+        let of = |kind: &str| {
+            Reply::of(
+                200,
+                json!({ "docs": [found, { "_id": "8", "error": { "type": kind, "reason": "r" } }] }),
+            )
+        };
         let moving = unserved(&of("no_shard_available_action_exception")).unwrap();
         assert!(moving.starts_with("no_shard_available_action_exception: r"), "{moving}");
         assert_eq!(unserved(&of("index_not_found_exception")), None);
-        assert_eq!(unserved(&json!({ "docs": [found] })), None);
+        assert_eq!(unserved(&Reply::of(200, json!({ "docs": [found] }))), None);
     }
 }

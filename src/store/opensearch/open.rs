@@ -218,13 +218,13 @@ fn connect(url: &str, options: &Options) -> Result<OpenSearchCells, OpenError> {
 fn server_of(link: &Link) -> Result<(String, String), StoreError> {
     const ELASTICSEARCH: &str = "elasticsearch";
     let reply = link.ask(&Request::get("/"))?;
-    let said = |pointer: &str| reply.body.pointer(pointer).and_then(Value::as_str);
+    let said = |pointer: &str| reply.body().pointer(pointer).and_then(Value::as_str);
     if let Some(number) = said("/version/number") {
         return Ok((said("/version/distribution").unwrap_or(ELASTICSEARCH).to_owned(), number.to_owned()));
     }
     if reply.status == 405 {
         let nodes = link.ask(&Request::get("/_nodes/_local?filter_path=nodes.*.version"))?;
-        let mut nodes = nodes.body.pointer("/nodes").and_then(Value::as_object).into_iter().flatten();
+        let mut nodes = nodes.body().pointer("/nodes").and_then(Value::as_object).into_iter().flatten();
         if let Some(number) = nodes.find_map(|(_, node)| node.get("version")?.as_str()) {
             return Ok((ELASTICSEARCH.to_owned(), number.to_owned()));
         }
@@ -251,7 +251,7 @@ fn make_index(cells: &OpenSearchCells, kind: &str) -> Result<(), StoreError> {
     let exists = Some("resource_already_exists_exception");
     match reply.status {
         200 => Ok(()),
-        400 if reply.body.pointer("/error/type").and_then(Value::as_str) == exists => Ok(()),
+        400 if reply.body().pointer("/error/type").and_then(Value::as_str) == exists => Ok(()),
         _ => Err(engine(format!("making the index {index}"), explain(&reply))),
     }
 }
@@ -265,10 +265,10 @@ fn check_indices(cells: &OpenSearchCells, allow_weak: bool) -> Result<(), OpenEr
     let names: Vec<_> = ids::indices().map(|kind| cells.link.address.index(kind)).collect();
     let path = format!("/{}?include_defaults=true&flat_settings=true", names.join(","));
     let reply = cells.link.ask(&Request::get(&path)).map_err(of_store)?;
-    if let (404, Some(index)) = (reply.status, reply.body.pointer("/error/index").and_then(Value::as_str)) {
+    if let (404, Some(index)) = (reply.status, reply.body().pointer("/error/index").and_then(Value::as_str)) {
         return Err(changed(index, "it is missing".to_owned()));
     }
-    let Some(indices) = reply.body.as_object().filter(|_| reply.status == 200) else {
+    let Some(indices) = reply.body().as_object().filter(|_| reply.status == 200) else {
         return Err(of_store(engine("asking for the settings of the indices", explain(&reply))));
     };
     for (index, of) in indices {

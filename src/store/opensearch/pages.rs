@@ -7,6 +7,7 @@
 use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::link::{Request, engine, explain};
@@ -20,13 +21,24 @@ use crate::store::{Range, Scan, Start, StoreError};
 /// So many documents are asked for at first.
 const PAGE: usize = 1025;
 
+/// What is answered to a search.
+#[derive(Deserialize)]
+struct Searched {
+    hits: Hits,
+}
+
+#[derive(Deserialize)]
+struct Hits {
+    hits: Vec<Value>,
+}
+
 impl OpenSearchCells {
     /// All documents of an index whose keys are in a range, as they are at one instant; at most `limit` of them.
     fn search(&self, kind: &str, keys: &Value, part: Part, limit: usize) -> Result<Vec<Value>, StoreError> {
         let index = self.link.address.index(kind);
         // All copies must have done it: any of them may answer the search.
         let refreshed = self.link.ask(&Request::post_nothing(format!("/{index}/_refresh")))?;
-        if refreshed.status != 200 || refreshed.body.pointer("/_shards/failed") != Some(&0.into()) {
+        if refreshed.status != 200 || refreshed.body().pointer("/_shards/failed") != Some(&0.into()) {
             return Err(engine(format!("refreshing {index}"), explain(&refreshed)));
         }
         let mut query = json!({
@@ -40,9 +52,9 @@ impl OpenSearchCells {
             query["_source"] = json!(source::OUTLINE);
         }
         let path = format!("/{index}/_search?allow_partial_search_results=false&{SAME_COPY}");
-        let mut answer = self.link.ask(&Request::post(&path, &query))?;
-        match answer.body.pointer_mut("/hits/hits").map(Value::take) {
-            Some(Value::Array(hits)) if answer.status == 200 => Ok(hits),
+        let answer = self.link.ask(&Request::post(&path, &query))?;
+        match answer.read::<Searched>() {
+            Some(Searched { hits: Hits { hits } }) if answer.status == 200 => Ok(hits),
             _ => Err(engine(format!("searching {index}"), explain(&answer))),
         }
     }

@@ -10,18 +10,17 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde::ser::{Error as _, SerializeMap};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Value, json};
 
 use super::ids::sort_key;
 use crate::document::{
-    Chunk, Content, Document, IntentId, Key, Kind, LockClaim, LockMode, LockRecord, Mark, MarkChange, Marked,
+    Body, Chunk, Content, Document, IntentId, Key, Kind, LockMode, LockRecord, Mark, MarkChange, Marked,
     SessionId, Slot, SlotState, Stored, Version,
 };
 use crate::store::cells::{Cell, CellKey, MarkedDocument};
-
-type Object = Map<String, Value>;
 
 /// How much of a document was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,127 +40,165 @@ const ABSENT: &str = "absent";
 type Result<T> = std::result::Result<T, String>;
 
 /// What stands in the index.
-pub(super) fn write(key: &CellKey, cell: &Cell) -> Value {
-    let mut object = Object::new();
-    object.insert("key".into(), sort_key(key).into());
-    match cell {
-        Cell::Slot(slot) => write_slot(&mut object, key, slot),
-        Cell::Lock(lock) => write_lock(&mut object, lock),
-        Cell::Document(marked) => {
-            if let CellKey::Document(key) = key {
-                describe(&mut object, key);
-            }
-            if let Some(before) = &marked.before {
-                object.insert("version".into(), before.version.0.into());
-                write_document(&mut object, &before.document);
-            }
-            if let Some(mark) = &marked.mark {
-                object.insert("mark".into(), write_mark(mark));
-            }
-            if marked.before.is_none() && marked.mark.is_none() {
-                object.insert(ABSENT.into(), true.into());
+pub(super) struct Source<'a> {
+    pub(super) key: &'a CellKey,
+    pub(super) cell: &'a Cell,
+}
+
+impl Serialize for Source<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("key", &sort_key(self.key))?;
+        match self.cell {
+            Cell::Slot(slot) => write_slot(&mut map, self.key, slot)?,
+            Cell::Lock(lock) => write_lock(&mut map, lock)?,
+            Cell::Document(marked) => {
+                if let CellKey::Document(key) = self.key {
+                    describe(&mut map, key)?;
+                }
+                if let Some(before) = &marked.before {
+                    map.serialize_entry("version", &before.version.0)?;
+                    write_document(&mut map, &before.document)?;
+                }
+                if let Some(mark) = &marked.mark {
+                    map.serialize_entry("mark", &Announced(mark))?;
+                }
+                if marked.before.is_none() && marked.mark.is_none() {
+                    map.serialize_entry(ABSENT, &true)?;
+                }
             }
         }
+        map.end()
     }
-    object.into()
 }
 
 /// What the key says, for people and for queries.
-fn describe(object: &mut Object, key: &Key) {
-    let mut say = |field: &str, value: Value| drop(object.insert(field.into(), value));
-    let words = |bytes: &[u8]| Value::from(String::from_utf8_lossy(bytes));
+fn describe<M: SerializeMap>(map: &mut M, key: &Key) -> std::result::Result<(), M::Error> {
     match key {
         Key::Node(ino) | Key::Content(ino) | Key::Orphan(ino) | Key::Advisory(ino) => {
-            say("ino", ino.0.into());
+            map.serialize_entry("ino", &ino.0)
         }
         Key::Entry(parent, name) => {
-            say("parent", parent.0.into());
-            say("name", words(name.as_bytes()));
+            map.serialize_entry("parent", &parent.0)?;
+            map.serialize_entry("name", &String::from_utf8_lossy(name.as_bytes()))
         }
         Key::Xattr(ino, name) => {
-            say("ino", ino.0.into());
-            say("name", words(name));
+            map.serialize_entry("ino", &ino.0)?;
+            map.serialize_entry("name", &String::from_utf8_lossy(name))
         }
         Key::Chunk(ino, index) => {
-            say("ino", ino.0.into());
-            say("index", (*index).into());
+            map.serialize_entry("ino", &ino.0)?;
+            map.serialize_entry("index", index)
         }
-        Key::Volume | Key::Session(_) | Key::Lock(_) => {}
+        Key::Volume | Key::Session(_) | Key::Lock(_) => Ok(()),
     }
 }
 
-fn write_document(object: &mut Object, document: &Document) {
-    let value = match document {
-        Document::Content(Content { bytes }) | Document::Chunk(Chunk { bytes }) => write_bytes(bytes),
-        _ => {
-            let mut whole = serde_json::to_value(document).unwrap_or_default();
-            let mut value = whole.get_mut(document.kind().name()).map(Value::take).unwrap_or_default();
-            // An object in every node, since its mapping is one: `{"fifo": null}`, which serde takes as well.
-            if let Some(Value::String(word)) = value.get("body") {
-                value["body"] = json!({ word: null });
-            }
-            value
-        }
-    };
-    object.insert(document.kind().name().into(), value);
+fn write_document<M: SerializeMap>(map: &mut M, document: &Document) -> std::result::Result<(), M::Error> {
+    map.serialize_entry(document.kind().name(), &Fields(document))
 }
 
-fn write_bytes(bytes: &[u8]) -> Value {
+/// What a document has, without the name of its kind.
+struct Fields<'a>(&'a Document);
+
+impl Serialize for Fields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self.0 {
+            Document::Content(Content { bytes }) | Document::Chunk(Chunk { bytes }) => {
+                write_bytes(bytes, serializer)
+            }
+            // An object in every node, since its mapping is one: `{"fifo": null}`, which serde takes as well.
+            Document::Node(node) if matches!(node.body, Body::Fifo | Body::Socket) => {
+                let mut node = serde_json::to_value(node).map_err(S::Error::custom)?;
+                if let Some(word) = node["body"].as_str() {
+                    node["body"] = json!({ word: null });
+                }
+                node.serialize(serializer)
+            }
+            Document::Node(node) => node.serialize(serializer),
+            Document::Volume(volume) => volume.serialize(serializer),
+            Document::Entry(entry) => entry.serialize(serializer),
+            Document::Xattr(xattr) => xattr.serialize(serializer),
+            Document::Orphan(orphan) => orphan.serialize(serializer),
+            Document::Session(session) => session.serialize(serializer),
+            Document::Lock(lock) => lock.serialize(serializer),
+            Document::Advisory(record) => record.serialize(serializer),
+        }
+    }
+}
+
+fn write_bytes<S: Serializer>(bytes: &[u8], serializer: S) -> std::result::Result<S::Ok, S::Error> {
     // A control character takes six bytes in JSON.
     let is_text = |byte: &u8| *byte >= b' ' || b"\t\n\r".contains(byte);
+    let mut map = serializer.serialize_map(Some(1))?;
     match std::str::from_utf8(bytes) {
-        Ok(text) if bytes.iter().all(is_text) => json!({ "text": text }),
-        _ => json!({ "base64": BASE64.encode(bytes) }),
+        Ok(text) if bytes.iter().all(is_text) => map.serialize_entry("text", text)?,
+        _ => map.serialize_entry("base64", &BASE64.encode(bytes))?,
+    }
+    map.end()
+}
+
+/// The mark of an intent: which one, and what is to come.
+struct Announced<'a>(&'a Mark);
+
+impl Serialize for Announced<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let Mark { intent, change } = self.0;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("session", &intent.session.to_string())?;
+        map.serialize_entry("slot", &intent.slot)?;
+        map.serialize_entry("number", &intent.number)?;
+        let change = match change {
+            MarkChange::Put(document) => {
+                map.serialize_entry("after", &After(document))?;
+                "put"
+            }
+            MarkChange::Delete => "delete",
+            MarkChange::Keep => "keep",
+        };
+        map.serialize_entry("change", change)?;
+        map.end()
     }
 }
 
-fn write_mark(Mark { intent, change }: &Mark) -> Value {
-    let mut mark = Object::new();
-    mark.insert("session".into(), intent.session.to_string().into());
-    mark.insert("slot".into(), intent.slot.into());
-    mark.insert("number".into(), intent.number.into());
-    let change = match change {
-        MarkChange::Put(document) => {
-            let mut after = Object::new();
-            write_document(&mut after, document);
-            mark.insert("after".into(), after.into());
-            "put"
-        }
-        MarkChange::Delete => "delete",
-        MarkChange::Keep => "keep",
-    };
-    mark.insert("change".into(), change.into());
-    mark.into()
+/// A document under the name of its kind.
+struct After<'a>(&'a Document);
+
+impl Serialize for After<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        write_document(&mut map, self.0)?;
+        map.end()
+    }
 }
 
-fn write_slot(object: &mut Object, key: &CellKey, slot: &Slot) {
+fn write_slot<M: SerializeMap>(map: &mut M, key: &CellKey, slot: &Slot) -> std::result::Result<(), M::Error> {
     if let CellKey::Slot(session, index) = key {
-        object.insert("session".into(), session.to_string().into());
-        object.insert("slot".into(), (*index).into());
+        map.serialize_entry("session", &session.to_string())?;
+        map.serialize_entry("slot", index)?;
     }
-    object.insert("number".into(), slot.number.into());
-    object.insert("state".into(), serde_json::to_value(slot.state).unwrap_or_default());
-    object.insert("marked".into(), serde_json::to_value(&slot.marked).unwrap_or_default());
+    map.serialize_entry("number", &slot.number)?;
+    map.serialize_entry("state", &slot.state)?;
+    map.serialize_entry("marked", &slot.marked)
 }
 
 /// `lock_type` and `lock_count` are as in the book's lock documents, and say what the holders say.
-fn write_lock(object: &mut Object, lock: &LockRecord) {
+fn write_lock<M: SerializeMap>(map: &mut M, lock: &LockRecord) -> std::result::Result<(), M::Error> {
     let exclusive = lock.holders.iter().any(|claim| claim.mode == LockMode::Exclusive);
     let lock_type = match lock.holders.len() {
         0 => "none",
         _ if exclusive => "exclusive",
         _ => "shared",
     };
-    object.insert("lock_type".into(), lock_type.into());
-    object.insert("lock_count".into(), lock.holders.len().into());
+    map.serialize_entry("lock_type", lock_type)?;
+    map.serialize_entry("lock_count", &lock.holders.len())?;
     let path = String::from_utf8_lossy(&lock.path);
-    object.insert("path".into(), path.clone().into());
+    map.serialize_entry("path", &path)?;
     if path.as_bytes() != lock.path {
-        object.insert("path_base64".into(), BASE64.encode(&lock.path).into());
+        map.serialize_entry("path_base64", &BASE64.encode(&lock.path))?;
     }
-    let claims = |claims: &[LockClaim]| serde_json::to_value(claims).unwrap_or_default();
-    object.insert("holders".into(), claims(&lock.holders));
-    object.insert("waiters".into(), claims(&lock.waiters));
+    map.serialize_entry("holders", &lock.holders)?;
+    map.serialize_entry("waiters", &lock.waiters)
 }
 
 /// The cell that this is, at this version. Of an outline any document stands where one is: an empty chunk.
@@ -272,10 +309,10 @@ fn field<T: DeserializeOwned>(object: &Value, name: &str) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Body, Entry, FileKind, Ino, Locking, Name, Timestamp, Volume};
+    use crate::document::{Entry, FileKind, Ino, LockClaim, Locking, Name, Timestamp, Volume};
 
     fn survives(key: &CellKey, cell: &Cell) {
-        let text = serde_json::to_string(&write(key, cell)).unwrap();
+        let text = serde_json::to_string(&Source { key, cell }).unwrap();
         let source: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(read(key, &source, Version(7), Part::Whole).as_ref(), Ok(cell), "{text}");
         if let Cell::Document(document) = cell {
@@ -350,7 +387,7 @@ mod tests {
         let entry = Document::Entry(Entry { ino: Ino(2), kind: FileKind::Regular });
         let stored = Stored { version: Version(3), document: entry.into() };
         let cell = Cell::Document(MarkedDocument { before: Some(stored), mark: None });
-        let mut object = write(&key, &cell);
+        let mut object = serde_json::to_value(Source { key: &key, cell: &cell }).unwrap();
         object.as_object_mut().unwrap().remove("key");
         let shown = json!({
             "parent": 1, "name": "README.txt", "version": 3, "entry": { "ino": 2, "kind": "regular" },
