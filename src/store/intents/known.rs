@@ -104,14 +104,13 @@ impl Known {
 }
 
 /// Whether the commit makes what stands under a key, as far as can be told: it says that there is nothing yet, or does not
-/// even ask what there is of an inode, which is so of new ones.
+/// even ask what there is of an inode, which is so of new ones, or of an orphan, which a file becomes once.
 fn makes(commit: &Commit, key: &Key) -> bool {
     let mut checks = commit.checks.iter().filter(|check| check.key() == key).peekable();
     let is_put = || commit.writes.iter().any(|write| matches!(write, Write::Put(put, _) if put == key));
-    match key.kind() {
-        Kind::Node if checks.peek().is_none() => is_put(),
-        Kind::Entry | Kind::Node => checks.any(|check| matches!(check, Check::Absent(_))),
-        _ => false,
+    match checks.peek() {
+        None => matches!(key.kind(), Kind::Node | Kind::Orphan) && is_put(),
+        Some(_) => checks.any(|check| matches!(check, Check::Absent(_))),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{add, clock, counter, entry, file, impatient, node, session};
-use crate::document::Version;
+use crate::document::{Chunk, Document, Ino, Key, Orphan, SessionId, Version};
 use crate::store::cells::Cells;
 use crate::store::cells::memory::MemoryCells;
 use crate::store::conformance::directory;
@@ -99,6 +99,28 @@ fn a_node_that_is_taken_to_be_new_and_is_not_is_replaced() {
     other.commit(&Commit::new().put(node(2), directory(5))).unwrap();
     own.commit(&Commit::new().put(node(2), directory(6))).unwrap();
     assert_eq!((counter(&own, 2), counter(&other, 2)), (Some(6), Some(6)));
+}
+
+/// The next chunk of a file, and a file that goes while its chunks are there still.
+#[test]
+fn what_a_commit_makes_is_not_looked_for() {
+    let (own, other) = two();
+    let (chunk, orphan) = (Key::Chunk(Ino(1), 0), Key::Orphan(Ino(1)));
+    let append = || {
+        let chunk_of = |bytes: &[u8]| Document::Chunk(Chunk { bytes: bytes.into() });
+        Commit::new().absent(chunk.clone()).put(chunk.clone(), chunk_of(b"more")).merge(node(1), add(1))
+    };
+    let orphan_of = |session| Document::Orphan(Orphan { session: SessionId(session) });
+    let bury = |session| Commit::new().put(orphan.clone(), orphan_of(session)).merge(node(1), add(1));
+    assert_eq!(fetched(&own, &append()), 0);
+    assert_eq!(fetched(&own, &bury(1)), 0);
+    // Where it is there all the same.
+    let refused = other.commit(&append());
+    assert!(matches!(&refused, Err(CommitError::Conflict(key)) if *key == chunk), "{refused:?}");
+    other.commit(&bury(2)).unwrap();
+    let found = own.get(&orphan).unwrap().unwrap();
+    assert_eq!(*found.document, orphan_of(2));
+    assert_eq!(counter(&own, 1), Some(3));
 }
 
 #[test]
