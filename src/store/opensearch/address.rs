@@ -4,6 +4,8 @@
 use std::fmt;
 use std::path::Path;
 
+use reqwest::Url;
+
 const PORT: u16 = 9200;
 const PREFIX: &str = "lockwood";
 const PREFIX_LEN_MAX: usize = 64;
@@ -40,6 +42,9 @@ pub(super) struct Address {
     /// The certificate of the authority that the servers' are judged by, beside those of this host.
     pub(super) authority: Option<Vec<u8>>,
     tls: bool,
+    /// Where to send requests: one a server, at least one.
+    pub(super) servers: Vec<Url>,
+    /// The same as people write them.
     hosts: Vec<String>,
     prefix: String,
 }
@@ -124,19 +129,13 @@ impl Address {
         if prefix.len() > PREFIX_LEN_MAX || !begins || !prefix.bytes().all(readable) {
             return Err(AddressError::Prefix(prefix.to_owned()));
         }
-        Ok(Self { flavour, credentials, authority: ca, tls, hosts, prefix: prefix.to_owned() })
-    }
-
-    /// How many servers there are.
-    pub(super) fn servers(&self) -> usize {
-        self.hosts.len()
-    }
-
-    /// The URL of one of the servers.
-    pub(super) fn server(&self, which: usize) -> String {
-        let scheme = if self.tls { "https" } else { "http" };
-        let host = self.hosts.get(which % self.hosts.len()).map_or("", String::as_str);
-        format!("{scheme}://{host}")
+        let scheme = if tls { "https" } else { "http" };
+        let server = |host: &String| {
+            let parsed = Url::parse(&format!("{scheme}://{host}"));
+            parsed.map_err(|error| AddressError::Url(format!("the host {host} is none: {error}")))
+        };
+        let servers = hosts.iter().map(server).collect::<Result<_, _>>()?;
+        Ok(Self { flavour, credentials, authority: ca, tls, servers, hosts, prefix: prefix.to_owned() })
     }
 
     /// The name of an index.
@@ -217,6 +216,8 @@ mod tests {
             "opensearch+http://h:99999",
             "opensearch+http://[::1",
             "opensearch+http://::1/",
+            "opensearch+http://[::zz]",
+            "opensearch+http://h,1.2.3.400",
             "opensearch+http://h/A",
             "opensearch+http://h/_a",
             "opensearch+http://h/a/b",

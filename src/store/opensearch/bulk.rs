@@ -6,9 +6,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::link::{Request, engine, explain};
+use super::link::{Request, engine};
 use super::source::Source;
-use super::{OpenSearchCells, damaged, ids, joined, parts, unanswered, written};
+use super::{OpenSearchCells, ids, joined, parts, unanswered, written};
 use crate::document::Version;
 use crate::store::StoreError;
 use crate::store::cells::{Answers, CasError, CellKey, Cells, Change, Compared};
@@ -124,8 +124,11 @@ impl OpenSearchCells {
     fn send(&self, lines: Vec<u8>, count: usize) -> Result<Vec<Item>, CasError> {
         let reply = self.link.tell(&Request::lines("/_bulk", lines)).map_err(unanswered)?;
         match reply.read::<Items>() {
-            Some(Items { items }) if items.len() == count => Ok(items.into_iter().map(Item::of).collect()),
-            _ => Err(CasError::Unknown(explain(&reply))),
+            Ok(Items { items }) if items.len() == count => Ok(items.into_iter().map(Item::of).collect()),
+            Ok(Items { items }) => {
+                Err(CasError::Unknown(format!("of {count} documents {} were answered", items.len())))
+            }
+            Err(cause) => Err(CasError::Unknown(cause)),
         }
     }
 }
@@ -197,10 +200,8 @@ impl Item {
     }
 
     fn written(&self, key: &CellKey) -> Result<Version, CasError> {
-        match (self.status, self.sequence, self.term) {
-            (200 | 201, Some(sequence), Some(term)) => Ok(joined(sequence, term).map_err(damaged(key))?),
-            _ => written(key, self.status, &json!({ "error": self.error })),
-        }
+        let version = || joined(self.sequence, self.term);
+        written(key, self.status, version, &json!({ "error": self.error }))
     }
 
     fn is_unchanged(&self) -> bool {
@@ -220,5 +221,73 @@ fn again(error: &CasError) -> CasError {
         CasError::Store(StoreError::NoSpace) => CasError::Store(StoreError::NoSpace),
         CasError::Store(error) => CasError::Store(engine("changing several documents", error.to_string())),
         CasError::Unknown(cause) => CasError::Unknown(cause.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::link::{BLOCKED, Reply};
+    use super::*;
+    use crate::document::Key;
+
+    #[test]
+    fn lines_are_what_the_servers_take() {
+        let target = |version: Option<(u64, u64)>| {
+            let (sequence, term) = version.unzip();
+            Target { index: "v-entry".into(), id: "1:a".into(), sequence, term }
+        };
+        for (action, is) in [
+            (Action::Create(target(None)), r#"{"create":{"_index":"v-entry","_id":"1:a"}}"#),
+            (
+                Action::Index(target(Some((7, 3)))),
+                r#"{"index":{"_index":"v-entry","_id":"1:a","if_seq_no":7,"if_primary_term":3}}"#,
+            ),
+            (
+                Action::Delete(target(Some((u64::MAX, 1)))),
+                r#"{"delete":{"_index":"v-entry","_id":"1:a","if_seq_no":18446744073709551615,"if_primary_term":1}}"#,
+            ),
+            (Action::Update(target(None)), r#"{"update":{"_index":"v-entry","_id":"1:a"}}"#),
+        ] {
+            let mut lines = Vec::new();
+            add(&mut lines, &action);
+            assert_eq!(String::from_utf8(lines).unwrap(), format!("{is}\n"));
+        }
+    }
+
+    #[test]
+    fn each_document_has_an_answer() {
+        let refused = |status: u16, error: Value| json!({ "index": { "_id": "1:a", "status": status, "error": error } });
+        let error = |kind: &str, reason: &str| json!({ "type": kind, "reason": reason });
+        let made = json!({ "_id": "1:a", "result": "created", "_shards": { "total": 1 },
+            "_seq_no": 7, "_primary_term": 3, "status": 201 });
+        let without = json!({ "result": "updated", "_seq_no": 7, "status": 200 });
+        let gone = json!({ "result": "not_found", "_seq_no": 8, "_primary_term": 3, "status": 404 });
+        let items = [
+            json!({ "create": made }),
+            json!({ "index": without }),
+            json!({ "delete": gone }),
+            refused(409, error("version_conflict_engine_exception", "r")),
+            refused(429, error(BLOCKED, "disk usage exceeded flood-stage watermark")),
+            refused(400, "in words".into()),
+            refused(503, error("unavailable_shards_exception", "r")),
+            json!({ "update": { "result": "noop", "_seq_no": 7, "_primary_term": 3, "status": 200 } }),
+        ];
+        let answer = Reply::of(200, &json!({ "took": 1, "errors": true, "items": items }));
+        let items: Vec<_> = answer.read::<Items>().unwrap().items.into_iter().map(Item::of).collect();
+        let key = CellKey::Document(Key::Volume);
+        let of = |nth: usize| items[nth].written(&key);
+        assert_eq!(of(0).unwrap(), joined(Some(7), Some(3)).unwrap());
+        let damaged = of(1).unwrap_err();
+        assert!(
+            matches!(&damaged, CasError::Store(StoreError::Damaged { cause, .. }) if cause.contains("_primary_term"))
+        );
+        assert!(matches!(of(2), Err(CasError::Conflict)));
+        assert!(matches!(of(3), Err(CasError::Conflict)));
+        assert!(matches!(of(4), Err(CasError::Store(StoreError::NoSpace))));
+        assert!(matches!(of(5), Err(CasError::Store(StoreError::Engine { .. }))));
+        assert!(matches!(of(6), Err(CasError::Unknown(_))));
+        assert!(items[7].is_unchanged() && !items[0].is_unchanged());
+        let odd = Reply::of(200, &json!({ "items": [{ "index": { "status": "201" } }] }));
+        assert!(odd.read::<Items>().is_err_and(|cause| cause.contains("status")));
     }
 }

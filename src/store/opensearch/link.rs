@@ -15,7 +15,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use reqwest::{Certificate, Client, Method, RequestBuilder, Url};
+use reqwest::{Certificate, Client, Method, RequestBuilder};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -40,8 +40,6 @@ pub(super) struct Link {
     client: Client,
     runtime: Runtime,
     pub(super) address: Address,
-    /// Where the servers are.
-    servers: Vec<Url>,
     /// The server that answered last.
     server: AtomicUsize,
     patience: Duration,
@@ -57,9 +55,9 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// One that was read already.
-    pub(super) fn of(status: u16, body: Value) -> Self {
-        Self { status, bytes: Bytes::new(), body: body.into() }
+    #[cfg(test)]
+    pub(super) fn of(status: u16, body: &Value) -> Self {
+        Self { status, bytes: body.to_string().into(), body: OnceCell::new() }
     }
 
     /// All of its body.
@@ -75,9 +73,13 @@ impl Reply {
         })
     }
 
-    /// What of the body is of use; nothing if that is not there. Of what came from the server.
-    pub(super) fn read<T: DeserializeOwned>(&self) -> Option<T> {
-        serde_json::from_slice(&self.bytes).ok()
+    /// What of the body is of use. Other answers than the one that was hoped for have other bodies: then what they say.
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, String> {
+        match serde_json::from_slice(&self.bytes) {
+            Ok(body) if self.status == 200 => Ok(body),
+            Err(error) if self.status == 200 => Err(format!("{}: {error}", explain(self))),
+            _ => Err(explain(self)),
+        }
     }
 }
 
@@ -181,12 +183,9 @@ impl Link {
             .enable_all()
             .build()
             .map_err(|error| engine("preparing requests", error))?;
-        let servers = (0..address.servers()).map(|which| Url::parse(&address.server(which)));
-        let servers = servers.collect::<Result<Vec<_>, _>>();
         Ok(Self {
             client,
             runtime,
-            servers: servers.map_err(|error| engine("the address of a server", error))?,
             address,
             server: AtomicUsize::new(0),
             patience,
@@ -252,10 +251,11 @@ impl Link {
     }
 
     fn prepare(&self, which: usize, request: &Request) -> RequestBuilder {
-        let mut url = self.servers[which % self.servers.len()].clone();
-        let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+        let mut url = self.address.servers[which].clone();
+        let split = request.path.split_once('?');
+        let (path, query) = split.map_or((&*request.path, None), |(path, query)| (path, Some(query)));
         url.set_path(path);
-        url.set_query(Some(query).filter(|query| !query.is_empty()));
+        url.set_query(query);
         let mut builder = self.authorized(self.client.request(request.method.clone(), url));
         if let Some(within) = request.within {
             builder = builder.timeout(within);
@@ -316,7 +316,7 @@ impl Link {
 
     /// The next server may be better off.
     fn leave(&self, which: usize) {
-        let next = (which + 1) % self.address.servers();
+        let next = (which + 1) % self.address.servers.len();
         let _ = self.server.compare_exchange(which, next, Relaxed, Relaxed); // Somebody was faster.
     }
 
@@ -350,7 +350,9 @@ fn refused(reply: &Reply) -> Option<StoreError> {
     let kind = || reply.body().pointer("/error/type").and_then(Value::as_str);
     match reply.status {
         401 => Some(engine("logging in", "the server refuses the user or the password".to_owned())),
-        403 | TOO_MANY if kind() == Some(BLOCKED) => Some(blocked("asking the server", reply)),
+        403 | TOO_MANY if kind() == Some(BLOCKED) => {
+            Some(blocked("asking the server", reply.status, reply.body()))
+        }
         403 => Some(engine("asking the server", explain(reply))),
         _ => None,
     }
@@ -361,8 +363,8 @@ pub(super) const BLOCKED: &str = "cluster_block_exception";
 
 /// Why a server with such a block refuses. When its disk is nearly full it lets nothing be changed; all other blocks are
 /// set by people, who are to read which one it is.
-pub(super) fn blocked(what: impl Into<String>, reply: &Reply) -> StoreError {
-    let reason = reply.body().pointer("/error/reason").and_then(Value::as_str).unwrap_or_default();
+pub(super) fn blocked(what: impl Into<String>, status: u16, body: &Value) -> StoreError {
+    let reason = body.pointer("/error/reason").and_then(Value::as_str).unwrap_or_default();
     // It sets the same block that people set as `read_only_allow_delete`.
     if ["disk usage", "read-only-allow-delete", "read-only / allow delete"]
         .iter()
@@ -370,17 +372,22 @@ pub(super) fn blocked(what: impl Into<String>, reply: &Reply) -> StoreError {
     {
         return StoreError::NoSpace;
     }
-    engine(what, explain(reply))
+    engine(what, said(status, body))
 }
 
 /// What the server says of an error.
 pub(super) fn explain(reply: &Reply) -> String {
-    let text = |pointer: &str| reply.body().pointer(pointer).and_then(Value::as_str);
+    said(reply.status, reply.body())
+}
+
+/// The same of an error that is part of an answer.
+pub(super) fn said(status: u16, body: &Value) -> String {
+    let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str);
     match (text("/error/type"), text("/error/reason")) {
-        (Some(kind), Some(reason)) => format!("{kind}: {reason} (HTTP status {})", reply.status),
-        _ => match reply.body().as_str() {
-            Some(said) if !said.is_empty() => format!("HTTP status {}: {said}", reply.status),
-            _ => format!("HTTP status {}", reply.status),
+        (Some(kind), Some(reason)) => format!("{kind}: {reason} (HTTP status {})", status),
+        _ => match body.as_str() {
+            Some(said) if !said.is_empty() => format!("HTTP status {}: {said}", status),
+            _ => format!("HTTP status {}", status),
         },
     }
 }
@@ -444,9 +451,9 @@ mod tests {
     #[test]
     fn errors_say_what_the_server_says() {
         let body = json!({ "error": { "type": "t", "reason": "r" } });
-        assert_eq!(explain(&Reply::of(400, body)), "t: r (HTTP status 400)");
-        assert_eq!(explain(&Reply::of(502, "no gateway".into())), "HTTP status 502: no gateway");
-        assert_eq!(explain(&Reply::of(500, Value::Null)), "HTTP status 500");
+        assert_eq!(explain(&Reply::of(400, &body)), "t: r (HTTP status 400)");
+        assert_eq!(explain(&Reply::of(502, &"no gateway".into())), "HTTP status 502: no gateway");
+        assert_eq!(explain(&Reply::of(500, &Value::Null)), "HTTP status 500");
     }
 
     #[test]
@@ -454,7 +461,7 @@ mod tests {
         let blocked = |status, block: &str| {
             let reason = format!("index [lockwood-entry] blocked by: [{block}];");
             let body = json!({ "error": { "type": BLOCKED, "reason": reason } });
-            refused(&Reply::of(status, body))
+            refused(&Reply::of(status, &body))
         };
         for (status, block) in [
             (
@@ -470,8 +477,8 @@ mod tests {
             assert!(matches!(&refused, Some(StoreError::Engine { .. })), "{refused:?}");
             assert!(refused.is_some_and(|refused| refused.to_string().contains(block)), "{block}");
         }
-        assert!(refused(&Reply::of(429, Value::Null)).is_none());
-        assert!(matches!(refused(&Reply::of(401, Value::Null)), Some(StoreError::Engine { .. })));
+        assert!(refused(&Reply::of(429, &Value::Null)).is_none());
+        assert!(matches!(refused(&Reply::of(401, &Value::Null)), Some(StoreError::Engine { .. })));
     }
 
     #[test]

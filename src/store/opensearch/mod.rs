@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use self::link::{BLOCKED, Failed, Link, Reply, Request, Sent, blocked, engine, explain};
+use self::link::{BLOCKED, Failed, Link, Reply, Request, Sent, blocked, engine, explain, said};
 use self::source::{Part, Source};
 use super::cells::{
     Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, ListedCell,
@@ -60,19 +60,26 @@ pub struct OpenSearchCells {
     has_met_others: AtomicBool,
 }
 
-/// The version of a document with this sequence number under this primary term. No two writes of an index have the same.
+/// The version of a document, from what was answered of it.
 fn version(answer: &Value) -> Result<Version, String> {
-    let number =
-        |field: &'static str| answer.get(field).and_then(Value::as_u64).ok_or(format!("it has no {field}"));
-    joined(number("_seq_no")?, number("_primary_term")?)
+    let number = |field: &str| answer.get(field).and_then(Value::as_u64);
+    joined(number("_seq_no"), number("_primary_term"))
 }
 
-fn joined(sequence: u64, term: u64) -> Result<Version, String> {
+/// The version with this sequence number under this primary term. No two writes of an index have the same.
+fn joined(sequence: Option<u64>, term: Option<u64>) -> Result<Version, String> {
+    let sequence = sequence.ok_or("it has no _seq_no")?;
+    let term = term.ok_or("it has no _primary_term")?;
     if sequence >> SEQUENCE_BITS == 0 && term <= TERM_MAX {
         Ok(Version(term << SEQUENCE_BITS | sequence))
     } else {
         Err(format!("it is beyond all versions: {sequence} of term {term}"))
     }
+}
+
+/// The sequence number and the primary term in a version.
+fn parts(version: Version) -> (u64, u64) {
+    (version.0 & ((1 << SEQUENCE_BITS) - 1), version.0 >> SEQUENCE_BITS)
 }
 
 impl OpenSearchCells {
@@ -105,10 +112,7 @@ impl OpenSearchCells {
         let found = |(key, doc): (&CellKey, &Value)| match doc.get("found").and_then(Value::as_bool) {
             Some(true) => Self::found(key, doc, Part::Whole).map(Some),
             Some(false) => Ok(None),
-            None => {
-                let reply = Reply::of(reply.status, doc.clone());
-                Err(engine(format!("reading {}", shown(key)), explain(&reply)))
-            }
+            None => Err(engine(format!("reading {}", shown(key)), said(reply.status, doc))),
         };
         keys.iter().zip(docs).map(found).collect()
     }
@@ -199,7 +203,7 @@ impl Cells for OpenSearchCells {
         match self.changing(key, expected, cell.as_ref()) {
             Some(request) => {
                 let reply = self.link.tell(&request).map_err(unanswered)?;
-                written(key, reply.status, reply.body())
+                written(key, reply.status, || version(reply.body()), reply.body())
             }
             // Absent, and to be absent: nothing is to be done, but to look.
             None => match self.read(key)? {
@@ -241,7 +245,7 @@ impl Cells for OpenSearchCells {
 }
 
 /// What is wrong with what the server has of a cell.
-fn damaged(key: &CellKey) -> impl FnOnce(String) -> StoreError + '_ {
+fn damaged(key: &CellKey) -> impl FnOnce(String) -> StoreError {
     move |cause| StoreError::Damaged { key: shown(key), cause }
 }
 
@@ -253,18 +257,22 @@ fn unanswered(failed: Failed) -> CasError {
     }
 }
 
-/// What became of a write that was answered.
-fn written(key: &CellKey, status: u16, body: &Value) -> Result<Version, CasError> {
-    let reply = || Reply::of(status, body.clone());
+/// What became of a write that was answered: which `version` it has made, or why not.
+fn written(
+    key: &CellKey,
+    status: u16,
+    version: impl FnOnce() -> Result<Version, String>,
+    body: &Value,
+) -> Result<Version, CasError> {
     let changing = || format!("changing {}", shown(key));
     let kind = body.pointer("/error/type").and_then(Value::as_str).unwrap_or_default();
     match status {
-        200 | 201 => Ok(version(body).map_err(damaged(key))?),
+        200 | 201 => Ok(version().map_err(damaged(key))?),
         // A deletion that finds nothing is answered so even where a version was to be compared.
         409 | 404 if kind != "index_not_found_exception" => Err(CasError::Conflict),
-        403 | 429 if kind == BLOCKED => Err(blocked(changing(), &reply()).into()),
-        400..=499 => Err(engine(changing(), explain(&reply())).into()),
-        _ => Err(CasError::Unknown(explain(&reply()))),
+        403 | 429 if kind == BLOCKED => Err(blocked(changing(), status, body).into()),
+        400..=499 => Err(engine(changing(), said(status, body)).into()),
+        _ => Err(CasError::Unknown(said(status, body))),
     }
 }
 
@@ -273,7 +281,7 @@ fn unserved(answer: &Reply) -> Option<String> {
     let parts = answer.body().get("docs").and_then(Value::as_array)?;
     let error = |doc: &Value| {
         let kind = doc.pointer("/error/type").and_then(Value::as_str)?;
-        (kind != "index_not_found_exception").then(|| explain(&Reply::of(503, doc.clone())))
+        (kind != "index_not_found_exception").then(|| said(503, doc))
     };
     parts.iter().find_map(error)
 }
@@ -285,11 +293,6 @@ fn found_or_absent(reply: &Reply) -> Result<bool, StoreError> {
         (200 | 404, Some(false)) => Ok(false),
         _ => Err(engine("reading a document", explain(reply))),
     }
-}
-
-/// The sequence number and the primary term in a version.
-fn parts(version: Version) -> (u64, u64) {
-    (version.0 & ((1 << SEQUENCE_BITS) - 1), version.0 >> SEQUENCE_BITS)
 }
 
 /// What a write compares.
@@ -317,7 +320,7 @@ mod tests {
     #[test]
     fn answers_to_writes() {
         let key = CellKey::Document(Key::Volume);
-        let of = |status, body: Value| written(&key, status, &body);
+        let of = |status, body: Value| written(&key, status, || version(&body), &body);
         assert!(of(201, json!({ "_seq_no": 7, "_primary_term": 3 })).is_ok());
         assert!(matches!(of(409, Value::Null), Err(CasError::Conflict)));
         assert!(matches!(of(404, json!({ "result": "not_found" })), Err(CasError::Conflict)));
@@ -339,12 +342,12 @@ mod tests {
         let of = |kind: &str| {
             Reply::of(
                 200,
-                json!({ "docs": [found, { "_id": "8", "error": { "type": kind, "reason": "r" } }] }),
+                &json!({ "docs": [found, { "_id": "8", "error": { "type": kind, "reason": "r" } }] }),
             )
         };
         let moving = unserved(&of("no_shard_available_action_exception")).unwrap();
         assert!(moving.starts_with("no_shard_available_action_exception: r"), "{moving}");
         assert_eq!(unserved(&of("index_not_found_exception")), None);
-        assert_eq!(unserved(&Reply::of(200, json!({ "docs": [found] }))), None);
+        assert_eq!(unserved(&Reply::of(200, &json!({ "docs": [found] }))), None);
     }
 }

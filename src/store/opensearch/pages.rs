@@ -54,8 +54,8 @@ impl OpenSearchCells {
         let path = format!("/{index}/_search?allow_partial_search_results=false&{SAME_COPY}");
         let answer = self.link.ask(&Request::post(&path, &query))?;
         match answer.read::<Searched>() {
-            Some(Searched { hits: Hits { hits } }) if answer.status == 200 => Ok(hits),
-            _ => Err(engine(format!("searching {index}"), explain(&answer))),
+            Ok(Searched { hits: Hits { hits } }) => Ok(hits),
+            Err(cause) => Err(engine(format!("searching {index}"), cause)),
         }
     }
 
