@@ -118,6 +118,11 @@ impl From<CommitError> for ContentError {
 }
 
 impl ContentError {
+    /// Whether no file could be opened, so that nothing was asked of the disk.
+    pub fn is_of_descriptors(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)))
+    }
+
     /// Sorts an error of the host into its kind.
     pub(super) fn from_io(doing: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();

@@ -73,6 +73,7 @@ fn content_errno(error: &ContentError) -> Errno {
         ContentError::TooLarge { .. } => Errno::EFBIG,
         ContentError::Unsupported { .. } => Errno::EOPNOTSUPP,
         ContentError::Conflict(_) => Errno::EBUSY,
+        _ if error.is_of_descriptors() => Errno::ENFILE,
         ContentError::Store(StoreError::NoSpace) => Errno::ENOSPC,
         ContentError::WrongKind { .. }
         | ContentError::Location(_)

@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::process::Command;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 use crate::common::{BINARY, Mounted, run};
 
@@ -40,6 +41,25 @@ fn more_files_can_be_open_than_the_daemon_may_have() {
     }
     File::open(name(0)).unwrap().sync_all().unwrap();
     drop(open);
+    mounted.finish();
+}
+
+/// What cannot be synced for want of a descriptor is not lost, and is synced when there is one.
+#[test]
+fn a_daemon_that_can_open_nothing_more_goes_on_later() {
+    let Some(mounted) = mounted_under("true") else { return };
+    fs::write(mounted.path("f"), vec![1; 8192]).unwrap();
+    let file = File::open(mounted.path("f")).unwrap();
+    let daemon = Pid::from_raw(i32::try_from(mounted.pid()).unwrap());
+    let limit = |limit| prlimit(daemon, Resource::Nofile, limit).unwrap();
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let before = limit(Rlimit { current: Some(3), maximum });
+    let synced = file.sync_all();
+    limit(before);
+    assert_eq!(synced.unwrap_err().raw_os_error(), Some(Errno::NFILE.raw_os_error()));
+    file.sync_all().unwrap();
+    drop(file);
+    fs::write(mounted.path("g"), vec![2; 8192]).unwrap();
     mounted.finish();
 }
 

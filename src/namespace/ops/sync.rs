@@ -1,5 +1,6 @@
 //! fsync: what was acknowledged survives a power cut.
 
+use crate::content::ContentError;
 use crate::document::Ino;
 use crate::namespace::collect::is_apart;
 use crate::namespace::{Namespace, Result};
@@ -24,7 +25,7 @@ impl Namespace {
             None => None,
         };
         if let Some(file) = file {
-            file.sync(data_only).inspect_err(|error| self.store.stop(&error.to_string()))?;
+            file.sync(data_only).inspect_err(|error| self.sync_failed(error))?;
         }
         self.sync()
     }
@@ -35,7 +36,15 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::fsync`].
     pub fn sync(&self) -> Result<()> {
-        self.contents.sync_names().inspect_err(|error| self.store.stop(&error.to_string()))?;
+        self.contents.sync_names().inspect_err(|error| self.sync_failed(error))?;
         Ok(self.store.sync()?)
+    }
+
+    /// Stops the store: after a sync that failed nobody knows what is on the disk. One for which nothing could be opened has
+    /// not asked the disk, and can be tried again.
+    pub(super) fn sync_failed(&self, error: &ContentError) {
+        if !error.is_of_descriptors() {
+            self.store.stop(&error.to_string());
+        }
     }
 }

@@ -283,7 +283,7 @@ impl Namespace {
             // The document may be durable, and goes with the commit; what takes its place must be so before.
             file.sync(true).inspect_err(|error| {
                 if !matches!(error, ContentError::NoSpace { .. }) {
-                    self.store.stop(&error.to_string());
+                    self.sync_failed(error);
                 }
             })?;
             commit = inline.unchanged(commit).delete(Key::Content(ino));
