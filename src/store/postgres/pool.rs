@@ -181,10 +181,13 @@ impl Pool {
                     break;
                 }
                 if shelf.returned.wait_until(&mut connections, deadline).timed_out() {
+                    let advice = match use_for {
+                        Use::All => "raise pool_size, unless the server is slow or rows are locked: ",
+                        Use::Sessions => "the server is slow, or rows are locked: ",
+                    };
                     return Err(StoreError::Engine {
                         what: format!(
-                            "{}: no connection came free in time (raise pool_size, unless the server is slow or rows are \
-                             locked: see pg_stat_activity)",
+                            "{}: no connection came free in time ({advice}see pg_stat_activity)",
                             self.target
                         ),
                         source: format!("all {} are at work", shelf.most).into(),
