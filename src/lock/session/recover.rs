@@ -274,17 +274,27 @@ impl Recoverer {
 
     fn delete_slots(&self, slots: &[CellKey]) -> Result<(), StoreError> {
         let found = self.store.insist(|| self.store.cells.read_many(slots))?;
-        let there = slots.iter().zip(found).filter_map(|(key, found)| {
-            Some(Change { key: key.clone(), expected: Some(found?.version), cell: None, awaited: false })
-        });
-        let changes: Vec<_> = there.collect();
+        let there = slots.iter().zip(found).filter_map(|(key, found)| Some((key, found?)));
+        let (settled, others): (Vec<_>, Vec<_>) = there.partition(|(_, found)| intents::is_settled(found));
+        let deletion = |(key, found): &(&CellKey, StoredCell)| {
+            let key = CellKey::clone(key);
+            Change { key, expected: Some(found.version), cell: None, awaited: false }
+        };
+        let changes: Vec<_> = settled.iter().map(deletion).collect();
         let answers = self.store.cells.cas_each(&changes);
-        for (slot, _) in changes.iter().zip(answers).filter(|(_, answer)| answer.is_err()) {
+        let refused =
+            settled.iter().zip(answers).filter_map(|(slot, answer)| answer.is_err().then_some(slot));
+        for (key, _) in refused.chain(&others) {
+            // Not settled, though it was: what was done about it is lost with a server, or another one is behind.
             let gone = |found: Option<&StoredCell>| match found {
-                Some(_) => Ok(Decision::Write(None)),
+                Some(found) if intents::is_settled(found) => Ok(Decision::Write(None)),
+                Some(_) => Err(StoreError::Engine {
+                    what: format!("deleting {key:?}"),
+                    source: "it is in use; it is settled again later".into(),
+                }),
                 None => Ok(Decision::Leave),
             };
-            self.store.change(&slot.key, None, gone)?;
+            self.store.change(key, None, gone)?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use super::world::{Fault, Faulty, LEASE, SLOTS, World, hold, rename, share};
 use crate::document::{Document, Ino, Key, Orphan, SessionId, SessionState, SlotState};
 use crate::lock::session::Observer;
 use crate::store::cells::{Cell, CellKey, Cells, Listed};
+use crate::store::conformance::directory;
 use crate::store::intents::shared::{Remote, SharedIntents};
 use crate::store::{Commit, CommitError, Outage, Reader, Store, StoreError};
 
@@ -70,6 +71,50 @@ fn what_cannot_be_collected_is_collected_by_the_next() {
     assert_eq!(world.state(1), Some(SessionState::Fenced));
     host.recover(1).unwrap();
     assert_recovered(&world, "the second time");
+}
+
+/// What a recoverer has read is lost with the server that showed it: the slot stands for its marks again, and they are
+/// there.
+#[test]
+fn no_slot_is_deleted_that_is_not_settled() {
+    let (slot, node) = (CellKey::Slot(SessionId(1), 0), Key::Node(Ino(5)));
+    let document = CellKey::Document(node.clone());
+    for nth in 0.. {
+        let world = World::new();
+        let (dead, host) = (world.join(1), world.join(9));
+        let made = Arc::new(Mutex::new(None));
+        let (seen, cells, keys) = (made.clone(), world.cells.clone(), [slot.clone(), document.clone()]);
+        dead.cells.before(move |_| {
+            let found = keys.each_ref().map(|key| cells.read(key).unwrap());
+            let state = found[0].as_ref().map(|found| found.cell.clone());
+            if matches!(state.as_deref(), Some(Cell::Slot(slot)) if slot.state == SlotState::Committed) {
+                seen.lock().get_or_insert(found);
+            }
+        });
+        dead.store.commit(&Commit::new().put(node.clone(), directory(3))).unwrap();
+        let [committed, marked] = made.lock().take().unwrap();
+        let (cells, keys) = (world.cells.clone(), [slot.clone(), document.clone()]);
+        host.cells.before(move |request| {
+            let found = cells.read(&keys[0]).unwrap();
+            let is_sealed = found.is_some_and(
+                |found| matches!(&*found.cell, Cell::Slot(slot) if slot.state == SlotState::Sealed),
+            );
+            if request == nth && is_sealed {
+                cells.put_back(&keys[0], committed.clone());
+                cells.put_back(&keys[1], marked.clone());
+            }
+        });
+        let first = host.recover(1);
+        let done = host.cells.count().0 <= nth;
+        host.cells.before(|_| ());
+        host.recover(1).unwrap();
+        assert_eq!((world.state(1), world.slots(1)), (None, 0), "request {nth}, {first:?}");
+        let found = host.store.get(&node).unwrap();
+        assert!(found.is_some_and(|found| *found.document == directory(3)), "request {nth}, {first:?}");
+        if done {
+            return;
+        }
+    }
 }
 
 /// A recoverer dies, or a request of its goes wrong, at each step: the next one finishes, and whatever arrives late does

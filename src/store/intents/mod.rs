@@ -44,7 +44,7 @@ use crate::later::{Inline, Later, UnderWay};
 use crate::store::counts::Counts;
 use crate::store::stopped::Stopped;
 
-pub use settle::{Settled, create_slots, settle};
+pub use settle::{Settled, create_slots, is_settled, settle};
 pub use slots::OwnSlot;
 
 /// How often a commit starts over that others keep from marking what it writes. With the pauses that is some fifteen
@@ -164,8 +164,10 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         self.later.run(Box::new(move || {
             let now = requests.now();
             let outcomes = requests.set_each(&marks);
-            // Lost: somebody else has cleaned it up.
+            // Lost: somebody else has written over it, which may be more than is ever acknowledged (docs/intents.md, old
+            // reads). So the slot speaks for its marks until there is something else to do.
             taken.own.in_doubt = outcomes.iter().any(Result::is_err);
+            let all_by_us = outcomes.iter().all(|outcome| matches!(outcome, Ok(Outcome::Done(_))));
             for (mark, outcome) in marks.into_iter().zip(outcomes) {
                 let CellKey::Document(key) = mark.key else { continue };
                 match (mark.cell, outcome) {
@@ -176,7 +178,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                 }
             }
             drop(being_cleaned);
-            if opens_ahead {
+            if opens_ahead && all_by_us {
                 open_ahead(&requests, session, &mut taken.own);
             }
             drop(taken);

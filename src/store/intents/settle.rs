@@ -124,7 +124,8 @@ fn settle_further<C: Cells + ?Sized>(
     for ((index, key), found) in open.iter().zip(keys).zip(&found) {
         let Some((slot, version)) = found else { continue };
         let next = match decide::settling(slot) {
-            Settling::Done => continue,
+            // Read, and maybe never acknowledged; what is written on top of it is.
+            Settling::Done => Some(slot.clone()),
             Settling::Abort => decide::abort(slot),
             _ if rules::holds(Rule::SlotsSealed) => decide::seal(slot),
             _ => continue,
@@ -145,6 +146,12 @@ fn settle_further<C: Cells + ?Sized>(
         }
     }
     Ok(again)
+}
+
+/// Whether a slot may be deleted: it vouches for no mark, and cannot come to.
+pub fn is_settled(found: &StoredCell) -> bool {
+    matches!(&*found.cell, Cell::Slot(slot) if matches!(slot.state, SlotState::Sealed | SlotState::Free))
+        || !rules::holds(Rule::OpenSlotsNeverDeleted)
 }
 
 fn change(key: CellKey, expected: Option<Version>, cell: Option<Cell>) -> Change {

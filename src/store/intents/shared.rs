@@ -14,7 +14,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use super::known::Known;
-use super::{IntentStore, create_slots, settle};
+use super::{IntentStore, create_slots, is_settled, settle};
 use crate::ambient::{self, Clock};
 use crate::document::{Key, SessionId, Stored, Version};
 use crate::later::{Background, Inline, Later};
@@ -149,6 +149,12 @@ impl<C: Remote + 'static> SharedIntents<C> {
         settle(&self.cells, &self.clock, id, 1)?;
         let key = CellKey::Slot(id, 0);
         let Some(found) = self.cells.read(&key)? else { return Ok(()) };
+        if !is_settled(&found) {
+            return Err(StoreError::Engine {
+                what: format!("deleting {key:?}"),
+                source: "it is in use".into(),
+            });
+        }
         match self.cells.cas(&key, Some(found.version), None) {
             Err(CasError::Store(error)) => Err(error),
             _ => Ok(()),

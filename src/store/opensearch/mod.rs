@@ -267,7 +267,8 @@ fn written(
     let changing = || format!("changing {}", shown(key));
     let kind = body.pointer("/error/type").and_then(Value::as_str).unwrap_or_default();
     match status {
-        200 | 201 => Ok(version().map_err(damaged(key))?),
+        // It was made; what it has become is to be looked up.
+        200 | 201 => version().map_err(|cause| CasError::Unknown(format!("{}: {cause}", shown(key)))),
         // A deletion that finds nothing is answered so even where a version was to be compared.
         409 | 404 if kind != "index_not_found_exception" => Err(CasError::Conflict),
         403 | 429 if kind == BLOCKED => Err(blocked(changing(), status, body).into()),

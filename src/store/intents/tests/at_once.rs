@@ -107,6 +107,21 @@ fn what_was_never_sent_leaves_the_use_open() {
     assert_eq!(counter(&store, 7), Some(4));
 }
 
+/// What others have written over a mark may be lost with their server, and then the slot must speak for it.
+#[test]
+fn a_use_whose_marks_others_have_cleaned_is_not_followed_ahead() {
+    let (cells, faulty, store) = begun();
+    let theirs = session(&cells, &clock(), 2, 1);
+    faulty.arm(None);
+    faulty.before(2, move || _ = theirs.commit(&one_more()).unwrap());
+    store.commit(&one_more()).unwrap();
+    assert_eq!(slot(&cells).state, SlotState::Committed);
+    assert_eq!(counter(&store, 7), Some(5));
+    store.commit(&one_more()).unwrap();
+    assert_eq!(counter(&store, 7), Some(6));
+    assert!(decide::is_open(&slot(&cells)));
+}
+
 /// Who was declared dead while he slept marks what he is about to write, and takes that away again.
 #[test]
 fn the_dead_leave_no_mark_and_change_nothing() {
