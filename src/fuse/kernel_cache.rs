@@ -53,7 +53,7 @@ use super::beliefs::{Belief, Beliefs};
 use super::below::Below;
 use super::connection::Connection;
 use super::convert::FOREVER;
-use super::known::{Given, Known, Shard};
+use super::known::{FoundIn, Given, Known, Shard};
 use super::names::Names;
 use super::notices::Notices;
 use crate::ambient;
@@ -259,12 +259,17 @@ impl KernelCache {
             return;
         };
         self.below.learns(directory, name, told);
-        if let Some(found) = told.and_then(Belief::directory)
-            && self.known.found_in(found, directory)
-        {
-            let unused = self.below.take(found);
-            unused.names.into_iter().for_each(|(directory, name)| self.names.name(directory, name));
-            connection.unused(&unused.inodes);
+        let (Some(found), Ok(name)) = (told.and_then(Belief::directory), Name::new(name)) else { return };
+        let found_in = self.known.found_in(found, directory, &name);
+        if found_in == FoundIn::Same {
+            return;
+        }
+        let unused = self.below.take(found);
+        unused.names.into_iter().for_each(|(directory, name)| self.names.name(directory, name));
+        connection.unused(&unused.inodes);
+        // No notice need have come. With the name goes all that is below it, however long the kernel has had that.
+        if let FoundIn::Another(before, name) = found_in {
+            self.names.name_now(before, name, SETTLE_WAIT);
         }
     }
 
@@ -278,9 +283,9 @@ impl KernelCache {
     pub(super) fn renamed(&self, names: [(Ino, &Name); 2], now: [Option<Belief>; 2]) {
         self.beliefs.renamed(names, now);
         self.below.renamed(names, now);
-        for ((directory, _), belief) in names.into_iter().zip(now) {
+        for ((directory, name), belief) in names.into_iter().zip(now) {
             if let Some(found) = belief.and_then(Belief::directory) {
-                self.known.put_into(found, directory);
+                self.known.put_into(found, directory, name);
             }
         }
     }

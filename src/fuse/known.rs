@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::ambient;
-use crate::document::{Ino, Version};
+use crate::document::{Ino, Name, Version};
 
 const SHARDS: usize = 64;
 
@@ -16,7 +16,7 @@ const SHARDS: usize = 64;
 pub(super) type Shard = HashMap<Ino, Given, RandomState>;
 
 /// What the kernel has of an inode.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Given {
     /// How often it was given it and has not forgotten it.
     times: u64,
@@ -29,15 +29,27 @@ pub(super) struct Given {
     place: Option<Place>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Place {
     directory: Ino,
+    name: Name,
     /// When it was told so first, if it was told another one before.
     moved: Option<Instant>,
 }
 
 /// For so long a kernel may not have accepted that a directory is in another one.
 const MOVED_FOR: Duration = Duration::from_secs(10);
+
+/// Where a directory is found, beside where the kernel was told before that it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum FoundIn {
+    /// In the same directory, or the kernel was told nothing.
+    Same,
+    /// Now in another one than this, where it had this name.
+    Another(Ino, Name),
+    /// In another one since a while, in which the kernel may have refused it.
+    AnotherLately,
+}
 
 impl Given {
     /// Whether the kernel may use pages of it before it drops them by itself, which it does when it opens a file anew. A
@@ -64,35 +76,39 @@ impl Known {
 
     /// What the kernel has of an inode, if it has it.
     pub(super) fn get(&self, ino: Ino) -> Option<Given> {
-        self.of(ino).get(&ino).copied()
+        self.of(ino).get(&ino).cloned()
     }
 
     /// It is about to be given an inode.
     pub(super) fn give(&self, ino: Ino, is_file: bool) {
         let mut shard = self.of(ino);
         let given = shard.entry(ino).or_default();
-        *given = Given { times: given.times + 1, is_file, ..*given };
+        given.times += 1;
+        given.is_file = is_file;
     }
 
-    /// It is about to be told in which directory this one is. Returns whether that is another one than it was told before,
-    /// now or lately.
-    pub(super) fn found_in(&self, ino: Ino, directory: Ino) -> bool {
+    /// It is about to be told in which directory, and under which name, this one is.
+    pub(super) fn found_in(&self, ino: Ino, directory: Ino, name: &Name) -> FoundIn {
         let mut shard = self.of(ino);
-        let Some(given) = shard.get_mut(&ino) else { return false };
+        let Some(given) = shard.get_mut(&ino) else { return FoundIn::Same };
         let now = ambient::monotonic();
-        let moved = match given.place {
-            Some(before) if before.directory != directory => Some(now),
-            Some(before) => before.moved.filter(|since| now.duration_since(*since) < MOVED_FOR),
-            None => None,
+        let (found, moved) = match given.place.take() {
+            Some(Place { directory: before, name, .. }) if before != directory => {
+                (FoundIn::Another(before, name), Some(now))
+            }
+            Some(Place { moved: Some(since), .. }) if now.duration_since(since) < MOVED_FOR => {
+                (FoundIn::AnotherLately, Some(since))
+            }
+            _ => (FoundIn::Same, None),
         };
-        given.place = Some(Place { directory, moved });
-        moved.is_some()
+        given.place = Some(Place { directory, name: name.clone(), moved });
+        found
     }
 
-    /// It has itself put a directory into this one.
-    pub(super) fn put_into(&self, ino: Ino, directory: Ino) {
+    /// It has itself put a directory into this one, under this name.
+    pub(super) fn put_into(&self, ino: Ino, directory: Ino, name: &Name) {
         if let Some(given) = self.of(ino).get_mut(&ino) {
-            given.place = Some(Place { directory, moved: None });
+            given.place = Some(Place { directory, name: name.clone(), moved: None });
         }
     }
 
@@ -152,23 +168,22 @@ mod tests {
     #[test]
     fn a_directory_is_found_elsewhere_until_that_must_be_known() {
         let (known, moved) = (Known::new(), Ino(7));
-        let found_in = |directory| known.found_in(moved, Ino(directory));
-        assert!(!found_in(2) && !found_in(3), "the kernel does not have it");
+        let name = |directory: u64| Name::new(format!("in{directory}").as_bytes()).unwrap();
+        let found_in = |directory| known.found_in(moved, Ino(directory), &name(directory));
+        assert_eq!([found_in(2), found_in(3)], [FoundIn::Same, FoundIn::Same], "the kernel does not have it");
         known.give(moved, false);
-        assert!(!found_in(2) && !found_in(2));
-        assert!(found_in(3) && found_in(3));
-        let since = |given: &Given| given.place.and_then(|place| place.moved);
+        assert_eq!([found_in(2), found_in(2)], [FoundIn::Same, FoundIn::Same]);
+        assert_eq!([found_in(3), found_in(3)], [FoundIn::Another(Ino(2), name(2)), FoundIn::AnotherLately]);
         let mut shard = known.of(moved);
-        let given = shard.get_mut(&moved).unwrap();
-        let long_ago = since(given).unwrap().checked_sub(MOVED_FOR);
-        given.place = given.place.map(|place| Place { moved: long_ago, ..place });
+        let place = shard.get_mut(&moved).and_then(|given| given.place.as_mut()).unwrap();
+        place.moved = place.moved.unwrap().checked_sub(MOVED_FOR);
         drop(shard);
-        assert!(!found_in(3));
-        known.put_into(moved, Ino(4));
-        assert!(!found_in(4), "the kernel has put it there itself");
+        assert_eq!(found_in(3), FoundIn::Same);
+        known.put_into(moved, Ino(4), &name(4));
+        assert_eq!(found_in(4), FoundIn::Same, "the kernel has put it there itself");
         known.take_back(moved, 1);
         known.give(moved, false);
-        assert!(!found_in(3), "the kernel had forgotten it");
+        assert_eq!(found_in(3), FoundIn::Same, "the kernel had forgotten it");
     }
 
     #[test]

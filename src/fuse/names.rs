@@ -76,9 +76,20 @@ impl Names {
 
     /// Tells the kernel soon to let go of a name in `directory`.
     pub(super) fn name(&self, directory: Ino, name: Name) {
+        self.queue(directory, name);
+    }
+
+    /// The same, and waits until it is told, or for that long.
+    pub(super) fn name_now(&self, directory: Ino, name: Name, longest: Duration) {
+        if let Some(number) = self.queue(directory, name) {
+            self.wait_while(longest, |untold| untold.contains(&number));
+        }
+    }
+
+    fn queue(&self, directory: Ino, name: Name) -> Option<u64> {
         let mut state = self.shared.state.lock();
         if !state.open {
-            return;
+            return None;
         }
         let number = state.next;
         state.next += 1;
@@ -92,14 +103,19 @@ impl Names {
                 self.shared.ready.notify_one();
             }
         }
+        Some(number)
     }
 
     /// Waits until what was to be told so far is told, or for that long.
     pub(super) fn settle(&self, longest: Duration) {
+        let next = self.shared.state.lock().next;
+        self.wait_while(longest, |untold| untold.first().is_some_and(|first| *first < next));
+    }
+
+    fn wait_while(&self, longest: Duration, is_untold: impl Fn(&BTreeSet<u64>) -> bool) {
         let mut state = self.shared.state.lock();
-        let next = state.next;
         let until = ambient::monotonic() + longest;
-        while state.open && state.untold.first().is_some_and(|first| *first < next) {
+        while state.open && is_untold(&state.untold) {
             if self.shared.told.wait_until(&mut state, until).timed_out() {
                 return; // That it may take longer is in docs/semantics.md.
             }

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -58,6 +59,36 @@ fn a_look_finds_what_was_moved_while_a_rename_waits(two: Two) {
     });
     assert!(here.join("held/x").exists() && here.join("new/moved/lower/file").exists());
     two.finish();
+}
+
+/// For so long a mount remembers what it has told its kernel of names, and once more as long; the kernel keeps them.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
+/// The other host's kernel has known for long what is below a directory, and nobody tells it that this was moved.
+pub(crate) fn a_look_finds_what_was_known_for_long(two: &Two) {
+    let (here, there) = (two.point(0), two.point(1));
+    for directory in ["from", "held", "old/moved/lower", "new"] {
+        fs::create_dir_all(here.join(directory)).unwrap();
+    }
+    for file in ["from/x", "old/moved/lower/file"] {
+        File::create_new(here.join(file)).unwrap();
+    }
+    assert!(here.join("old/moved/lower/file").exists());
+    for _ in 0..3 {
+        std::thread::sleep(REMEMBERED + Duration::from_secs(1));
+        assert!(here.join("from/x").exists());
+    }
+    until("the other host sees it", || there.join("held").exists());
+    let held = Held::exclusive(&there.join("held"));
+    std::thread::scope(|scope| {
+        let rename = scope.spawn(|| fs::rename(here.join("from/x"), here.join("held/x")));
+        until("the rename waits", || waits(two, "%2Fheld"));
+        fs::rename(there.join("old/moved"), there.join("new/moved")).unwrap();
+        until("what was moved is found", || here.join("new/moved/lower/file").exists());
+        assert!(!rename.is_finished(), "the rename did not wait for so long");
+        drop(held);
+        rename.join().unwrap().unwrap();
+    });
 }
 
 #[test]

@@ -24,6 +24,7 @@ use lockwood::store::{
 use self::proxy::Proxy;
 use crate::common::interrupted::renames_end;
 use crate::common::{lockwood, until};
+use crate::moved::a_look_finds_what_was_known_for_long;
 use crate::recovery::{Lonely, break_by_url, recover_by_url};
 use crate::search_server::SearchServer;
 use crate::two::Two;
@@ -218,6 +219,7 @@ fn mounts_share_volumes(server: &SearchServer) {
     if let Some(two) = Two::mounted(server.url("renames")) {
         renames_of_two_hosts_lose_nothing(&two);
         renames_end(&two.point(0), &two.point(1), Duration::from_secs(5));
+        a_look_finds_what_was_known_for_long(&two);
         two.finish();
         nothing_is_left(&server.url("renames"));
     }
