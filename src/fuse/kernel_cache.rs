@@ -267,8 +267,11 @@ impl KernelCache {
         let unused = self.below.take(found);
         unused.names.into_iter().for_each(|(directory, name)| self.names.name(directory, name));
         connection.unused(&unused.inodes);
-        // No notice need have come. With the name goes all that is below it, however long the kernel has had that.
-        if let FoundIn::Another(before, name) = found_in {
+        // No notice need have come. With the name goes all that is below it, however long the kernel has had that. One that
+        // it was told to lead elsewhere since then is right as it is.
+        if let FoundIn::Another(before, name) = found_in
+            && self.beliefs.of(before, &name).inode().is_none_or(|told| told == found)
+        {
             self.names.name_now(before, name, SETTLE_WAIT);
         }
     }

@@ -5,8 +5,8 @@
 //!
 //! What is hard: any number of recoverers settle one session at once, any of them may die at any step, and the session may
 //! still be running. Each step is a compare-and-set from what was read, so only one of two takes effect; and nothing is
-//! sealed before its marks are gone, so whoever finds a sealed slot has nothing left to do. What is read may be older than
-//! what was done, and that something is not there may be no more than that: it is concluded from writes alone.
+//! sealed before its marks are gone, so whoever finds a sealed slot only makes sure that it stays so. What is read may be
+//! older than what was done, and that something is not there may be no more than that: it is concluded from writes alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -384,10 +384,10 @@ pub(super) fn explain(reply: &Reply) -> String {
 pub(super) fn said(status: u16, body: &Value) -> String {
     let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str);
     match (text("/error/type"), text("/error/reason")) {
-        (Some(kind), Some(reason)) => format!("{kind}: {reason} (HTTP status {})", status),
+        (Some(kind), Some(reason)) => format!("{kind}: {reason} (HTTP status {status})"),
         _ => match body.as_str() {
-            Some(said) if !said.is_empty() => format!("HTTP status {}: {said}", status),
-            _ => format!("HTTP status {}", status),
+            Some(said) if !said.is_empty() => format!("HTTP status {status}: {said}"),
+            _ => format!("HTTP status {status}"),
         },
     }
 }
