@@ -6,25 +6,26 @@
 //! 1. *Fence first.* A session that is not fenced may still commit, and its locks are what its commits rest on.
 //! 2. *Settle its intents before its locks go.* A commit does not mark what it checks under a lock; if the lock went while
 //!    the commit can still be decided, somebody could change what it checked. Once every slot is sealed nothing can be
-//!    decided any more. A slot that is not there may be one that the server which was read does not have; settling makes it,
-//!    sealed, or finds out. So of a fenced session all slots are there when its claims go.
+//!    decided any more. A slot that is not there may be one that the server which was read does not have, and one that was
+//!    read as sealed may be lost with that server; settling makes it, sealed, or writes it once more. So of a fenced session
+//!    all slots are there, sealed by whoever takes its claims away.
 //! 3. *Collect before it is called recovered*, for nobody looks at a recovered session again.
-//! 4. *The slots go after the session is recovered*, and none goes that is not sealed: what it has committed would be lost
-//!    with it, and until then it could be committed.
+//! 4. *The slots go after the session is recovered*, and none goes that has marks to speak for: what it has committed would
+//!    be lost with it, and until then it could be committed.
 //! 5. *The session's document goes last*: as long as anything is left, it tells others that there is something to do.
 
 use crate::document::SessionState;
 use crate::rules::{Rule, holds};
 
-/// The slots of a session, as they were read.
+/// The slots of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SlotsSeen {
     /// At least one is there and not sealed.
     Open,
-    /// All are there, and sealed.
+    /// All are there, and sealed: this recoverer has written each of them.
     Sealed,
-    /// Some are there, and sealed; others are not there.
-    SomeSealed,
+    /// Some are there, or all, and those were read as sealed.
+    ReadSealed,
     /// None is there.
     Gone,
 }
@@ -98,7 +99,7 @@ fn clean_up(found: &Found) -> Step {
 mod tests {
     use super::*;
     use SessionState::{Fenced, Joining, Live, Recovered};
-    use SlotsSeen::{Gone, Open, Sealed, SomeSealed};
+    use SlotsSeen::{Gone, Open, ReadSealed, Sealed};
 
     #[test]
     fn the_next_step_of_whatever_is_found() {
@@ -111,18 +112,18 @@ mod tests {
             (Some(Fenced), Open, true, false, Step::SettleIntents),
             (Some(Fenced), Open, false, true, Step::SettleIntents),
             (Some(Fenced), Sealed, true, false, Step::DropClaims),
-            (Some(Fenced), SomeSealed, true, false, Step::SettleIntents),
+            (Some(Fenced), ReadSealed, true, false, Step::SettleIntents),
             (Some(Fenced), Gone, true, false, Step::SettleIntents),
             (Some(Fenced), Sealed, false, false, Step::Collect),
             (Some(Fenced), Sealed, false, true, Step::MarkRecovered),
             (Some(Fenced), Gone, false, true, Step::SettleIntents),
             (Some(Recovered), Sealed, true, false, Step::DeleteSlots),
-            (Some(Recovered), SomeSealed, true, false, Step::DeleteSlots),
+            (Some(Recovered), ReadSealed, true, false, Step::DeleteSlots),
             (Some(Recovered), Open, true, false, Step::SettleIntents),
             (Some(Recovered), Gone, true, false, Step::DeleteSession),
             (None, Open, false, false, Step::SettleIntents),
             (None, Sealed, false, false, Step::DeleteSlots),
-            (None, SomeSealed, false, false, Step::DeleteSlots),
+            (None, ReadSealed, false, false, Step::DeleteSlots),
             (None, Gone, true, false, Step::Done),
         ];
         for (state, slots, claims, collected, expected) in table {
@@ -135,7 +136,7 @@ mod tests {
     #[test]
     fn every_recovery_ends_in_the_one_order() {
         for state in [None, Some(Joining), Some(Live), Some(Fenced), Some(Recovered)] {
-            for slots in [Open, Sealed, SomeSealed, Gone] {
+            for slots in [Open, Sealed, ReadSealed, Gone] {
                 for (claims, collected) in [(false, false), (false, true), (true, false), (true, true)] {
                     let mut found = Found { state, slots, claims, collected };
                     let mut steps = Vec::new();

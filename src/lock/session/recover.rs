@@ -240,17 +240,13 @@ impl Recoverer {
     fn slots_seen(&self, session: SessionId, slots: u16) -> Result<SlotsSeen, StoreError> {
         let keys = slot_keys(session, slots);
         let found = self.store.insist(|| self.store.cells.read_many(&keys))?;
-        let mut sealed = 0;
-        for cell in found.iter().flatten() {
-            match &*cell.cell {
-                Cell::Slot(slot) if slot.state == SlotState::Sealed => sealed += 1,
-                _ => return Ok(SlotsSeen::Open),
-            }
-        }
-        Ok(match sealed {
-            0 => SlotsSeen::Gone,
-            all if all == keys.len() => SlotsSeen::Sealed,
-            _ => SlotsSeen::SomeSealed,
+        let is_sealed =
+            |found: &StoredCell| matches!(&*found.cell, Cell::Slot(slot) if slot.state == SlotState::Sealed);
+        let mut there = found.iter().flatten();
+        Ok(match there.clone().next() {
+            None => SlotsSeen::Gone,
+            Some(_) if there.all(is_sealed) => SlotsSeen::ReadSealed,
+            Some(_) => SlotsSeen::Open,
         })
     }
 

@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::world::{Fault, Faulty, LEASE, SLOTS, World, hold, rename, share};
+use crate::ambient::Clock;
 use crate::document::{Document, Ino, Key, Orphan, SessionId, SessionState, SlotState};
 use crate::lock::session::Observer;
-use crate::store::cells::{Cell, CellKey, Cells, Listed};
+use crate::store::cells::{Cell, CellKey, Cells, Listed, ListedCell};
 use crate::store::conformance::directory;
-use crate::store::intents::shared::{Remote, SharedIntents};
-use crate::store::{Commit, CommitError, Outage, Reader, Store, StoreError};
+use crate::store::intents::{
+    self,
+    shared::{Remote, SharedIntents},
+};
+use crate::store::{Commit, CommitError, Intents as _, Outage, Reader, Store, StoreError};
 
 /// A session that holds some locks, waits for another, and dies.
 fn world_with_a_dead_session() -> (World, super::world::Host) {
@@ -112,6 +116,41 @@ fn no_slot_is_deleted_that_is_not_settled() {
         let found = host.store.get(&node).unwrap();
         assert!(found.is_some_and(|found| *found.document == directory(3)), "request {nth}, {first:?}");
         if done {
+            return;
+        }
+    }
+}
+
+/// Another one has sealed the slots, and that is lost with the server that showed it: as long as this one has not written
+/// them as well, the dead session may go on, and needs its locks.
+#[test]
+fn no_claim_goes_on_the_word_of_a_read() {
+    let slots: [CellKey; SLOTS as usize] = std::array::from_fn(|nth| CellKey::Slot(SessionId(1), nth as u16));
+    for nth in 0.. {
+        let (world, host) = world_with_a_dead_session();
+        let open = slots.each_ref().map(|key| world.cells.read(key).unwrap());
+        let other = world.join(8);
+        other.member.recoverer().fence_by_force(SessionId(1)).unwrap();
+        let clock: Arc<dyn Clock> = other.clock.clone();
+        intents::settle(&world.cells, &clock, SessionId(1), SLOTS).unwrap();
+        let sealed = slots.each_ref().map(|key| world.cells.read(key).unwrap().unwrap().version);
+        let (view, keys) = (world.clone(), slots.clone());
+        host.cells.before(move |request| {
+            let now = keys.each_ref().map(|key| view.cells.read(key).unwrap());
+            let is_lost = request == nth && now.iter().flatten().map(|found| found.version).eq(sealed);
+            if is_lost {
+                keys.iter().zip(&open).for_each(|(key, open)| view.cells.put_back(key, open.clone()));
+            }
+            let is_sealed = |cell: &Cell| matches!(cell, Cell::Slot(slot) if slot.state == SlotState::Sealed);
+            let may_commit = is_lost || !now.iter().flatten().all(|found| is_sealed(&found.cell));
+            assert!(!may_commit || view.locks().contains("1."), "request {nth}: {}", view.locks());
+        });
+        // Who has read what is lost may come to no end.
+        let first = host.recover(1);
+        let is_over = host.cells.count().0 <= nth;
+        host.recover(1).unwrap();
+        assert_recovered(&world, &format!("request {nth}, {first:?}"));
+        if is_over {
             return;
         }
     }
@@ -331,6 +370,49 @@ fn a_commit_of_nobody_that_is_cut_short_leaves_nothing() {
         }
     }
     assert!(left > 4 && undone > 0 && completed > 0, "{left} left, {undone} undone, {completed} completed");
+}
+
+/// Another one writes over a mark of it, and that is lost with the server that showed it: the slot says what the mark means.
+#[test]
+fn a_commit_of_nobody_speaks_for_the_marks_that_others_have_written_over() {
+    let [kept, gone] = [2, 3].map(|ino| Key::Orphan(Ino(ino)));
+    let orphan = |session| Document::Orphan(Orphan { session: SessionId(session) });
+    let mut lost = 0;
+    for at in 0.. {
+        let world = World::new();
+        let host = world.join(9);
+        let both = Commit::new().put(kept.clone(), orphan(1)).put(gone.clone(), orphan(1));
+        host.store.commit(&both).unwrap();
+        let cells = Faulty::new(&world.cells);
+        let marked = Arc::new(Mutex::new(None));
+        let (seen, view, other, key) = (marked.clone(), world.cells.clone(), host.clone(), kept.clone());
+        cells.before(move |request| {
+            let is_committed = |(key, found): &ListedCell| {
+                let slot = found.as_ref().map(|found| found.cell.clone());
+                !matches!(key, CellKey::Slot(SessionId(9), _))
+                    && matches!(slot.as_deref(), Ok(Cell::Slot(slot)) if slot.state == SlotState::Committed)
+            };
+            if request == at && view.list(Listed::Slots).unwrap().iter().any(is_committed) {
+                *seen.lock() = view.read(&CellKey::Document(key.clone())).unwrap();
+                other.store.commit(&Commit::new().put(key.clone(), orphan(5))).unwrap();
+            }
+        });
+        let nobody = SharedIntents::new(Arc::clone(&cells), host.clock.clone());
+        nobody.commit(&Commit::new().put(kept.clone(), orphan(2)).delete(gone.clone())).unwrap();
+        if let Some(marked) = marked.lock().take() {
+            world.cells.put_back(&CellKey::Document(kept.clone()), Some(marked));
+            let found = host.store.get(&kept).unwrap().unwrap();
+            assert_eq!(*found.document, orphan(2), "request {at}");
+            assert!(host.store.get(&gone).unwrap().is_none(), "request {at}");
+            lost += 1;
+        }
+        nobody.end(SessionId(0));
+        assert_eq!(world.cells.list(Listed::Slots).unwrap().len(), usize::from(SLOTS), "request {at}");
+        if cells.count().0 <= at {
+            break;
+        }
+    }
+    assert!(lost > 0);
 }
 
 /// Whoever is only slow is taken for dead once: the commit is made again, or it is not known whether it was made.

@@ -106,7 +106,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
         self.fenced.store(true, Ordering::Relaxed);
     }
 
-    /// The version of its one slot, if nothing is under way in it and no mark of it is left.
+    /// The version of its one slot, if nothing is under way in it, and this session has taken every mark of it away.
     fn unused_slot(&self) -> Option<Version> {
         self.pool.unused()
     }
@@ -167,7 +167,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
             // Lost: somebody else has written over it, which may be more than is ever acknowledged (docs/intents.md, old
             // reads). So the slot speaks for its marks until there is something else to do.
             taken.own.in_doubt = outcomes.iter().any(Result::is_err);
-            let all_by_us = outcomes.iter().all(|outcome| matches!(outcome, Ok(Outcome::Done(_))));
+            taken.own.overwritten = outcomes.iter().any(|outcome| matches!(outcome, Ok(Outcome::Lost(_))));
             for (mark, outcome) in marks.into_iter().zip(outcomes) {
                 let CellKey::Document(key) = mark.key else { continue };
                 match (mark.cell, outcome) {
@@ -178,7 +178,7 @@ impl<C: Cells + ?Sized + 'static> IntentStore<C> {
                 }
             }
             drop(being_cleaned);
-            if opens_ahead && all_by_us {
+            if opens_ahead && !taken.own.in_doubt && !taken.own.overwritten {
                 open_ahead(&requests, session, &mut taken.own);
             }
             drop(taken);

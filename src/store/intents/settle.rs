@@ -148,7 +148,7 @@ fn settle_further<C: Cells + ?Sized>(
     Ok(again)
 }
 
-/// Whether a slot may be deleted: it vouches for no mark, and cannot come to.
+/// Whether a slot may be deleted, if it is still so then: it vouches for no mark.
 pub fn is_settled(found: &StoredCell) -> bool {
     matches!(&*found.cell, Cell::Slot(slot) if matches!(slot.state, SlotState::Sealed | SlotState::Free))
         || !rules::holds(Rule::OpenSlotsNeverDeleted)

@@ -25,11 +25,14 @@ pub struct OwnSlot {
     pub(super) attempted: u64,
     /// Whether something else may stand there, or marks of a committed use may be left.
     pub(super) in_doubt: bool,
+    /// Whether others have written over marks of its last use: that may be lost with a server, and then the slot is asked
+    /// what they mean.
+    pub(super) overwritten: bool,
 }
 
 impl OwnSlot {
     pub(super) fn new(index: u16, version: Version) -> Self {
-        Self { index, slot: decide::free(), version, attempted: 0, in_doubt: false }
+        Self { index, slot: decide::free(), version, attempted: 0, in_doubt: false, overwritten: false }
     }
 
     /// Whether its next use is begun, and names nothing yet.
@@ -73,9 +76,9 @@ impl Pool {
         Self(Mutex::new(slots.into()))
     }
 
-    /// The version of the one slot, if nothing is under way in it.
+    /// The version of the one slot, if nothing is under way in it and nobody will ask it for a mark.
     pub(super) fn unused(&self) -> Option<Version> {
-        self.0.lock().front().filter(|own| !own.in_doubt).map(|own| own.version)
+        self.0.lock().front().filter(|own| !own.in_doubt && !own.overwritten).map(|own| own.version)
     }
 
     /// A slot; waits for one. That ends when a commit ends, which waits no longer for a store that is away than the engine

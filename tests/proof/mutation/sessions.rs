@@ -57,12 +57,12 @@ fn observations() -> Judged {
 }
 
 /// From whatever is found, the steps come in the one order: fence, settle, drop claims, collect, and so on. Claims go when
-/// all slots are there and sealed, and no slot goes that is not sealed.
+/// all slots are sealed by whoever takes them, and no slot goes that is not sealed.
 fn recoveries() -> Judged {
     use SessionState::{Fenced, Joining, Live, Recovered};
     let mut cases = 0;
     for state in [Joining, Live, Fenced, Recovered] {
-        for slots in [SlotsSeen::Open, SlotsSeen::Sealed, SlotsSeen::SomeSealed, SlotsSeen::Gone] {
+        for slots in [SlotsSeen::Open, SlotsSeen::Sealed, SlotsSeen::ReadSealed, SlotsSeen::Gone] {
             let mut found = Found { state: Some(state), slots, claims: true, collected: false };
             let mut steps = Vec::new();
             let mut unsettled = None;
