@@ -118,7 +118,7 @@ impl From<CommitError> for ContentError {
 }
 
 impl ContentError {
-    /// Whether no file could be opened, so that nothing was asked of the disk.
+    /// Whether a file could not be opened for want of descriptors, so that the disk has refused nothing.
     pub fn is_of_descriptors(&self) -> bool {
         matches!(self, Self::Io { source, .. } if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)))
     }

@@ -28,7 +28,7 @@ impl Adapter {
         match found {
             Ok((ino, node)) => {
                 cache.give(ino, node.regular().is_some());
-                cache.learns(Ino(parent.0), name.as_bytes(), Some(Belief::found(ino, &node)));
+                cache.learns(Ino(parent.0), name.as_bytes(), Some(Belief::found(ino, &node)), asked);
                 let (attributes, name) = (cache.attribute_ttl(asked), cache.name_ttl(asked));
                 reply.entry_with_ttls(&attributes, &name, &attr(ino, &node), GENERATION);
             }
@@ -48,7 +48,7 @@ impl Adapter {
         match self.look(parent, bytes) {
             // Until the name is made, which the kernel sees, it need not ask again.
             Err(NamespaceError::NotFound) if !matches!(bytes.as_bytes(), b"." | b"..") => {
-                self.0.cache.learns(Ino(parent.0), bytes.as_bytes(), None);
+                self.0.cache.learns(Ino(parent.0), bytes.as_bytes(), None, asked);
                 reply.entry(&self.0.cache.name_ttl(asked), &absent(), GENERATION);
             }
             found => self.reply_entry(reply, asked, (parent, bytes), found.map_err(failed("lookup", parent))),

@@ -99,7 +99,7 @@ pub(super) fn report(operation: &str, object: &dyn std::fmt::Display, error: &Na
         | NamespaceError::Contended { .. } => {
             log::warn!("{operation} {object}: {error}");
         }
-        _ if errno.code() == libc::EIO => log::error!("{operation} {object}: {error}"),
+        _ if matches!(errno.code(), libc::EIO | libc::ENFILE) => log::error!("{operation} {object}: {error}"),
         _ => {}
     }
     errno

@@ -53,9 +53,10 @@ use super::beliefs::{Belief, Beliefs};
 use super::below::Below;
 use super::connection::Connection;
 use super::convert::FOREVER;
-use super::known::{FoundIn, Given, Known, Shard};
+use super::known::{Given, Known, Shard};
 use super::names::Names;
 use super::notices::Notices;
+use super::places::{FoundIn, Places};
 use crate::ambient;
 use crate::document::{Ino, Key, Name, Version};
 use crate::namespace::Watcher;
@@ -79,7 +80,7 @@ fn left_of(ttl: Duration, asked: Instant) -> Duration {
     ttl.saturating_sub(ambient::monotonic().saturating_duration_since(asked))
 }
 
-/// Nobody waits longer until another kernel has let go of the names of a directory that was moved.
+/// Nobody waits longer until a kernel, another one or his own, has let go of the names of a directory that was moved.
 const SETTLE_WAIT: Duration = Duration::from_millis(20);
 
 /// The account of one kernel.
@@ -92,6 +93,8 @@ pub(super) struct KernelCache {
     names: Names,
     /// What it takes names for that other hosts may change.
     pub(super) beliefs: Beliefs,
+    /// Where it has directories. Empty where no other host moves any.
+    places: Places,
     /// What it is to let go of to find a directory where another host has put it.
     below: Below,
     /// Whether names of directories that were moved may still be on their way.
@@ -114,6 +117,7 @@ impl KernelCache {
             notices: Notices::new(),
             names: Names::new(),
             beliefs: Beliefs::new(misled),
+            places: Places::default(),
             below: Below::new(misled.is_some()),
             unsettled: AtomicBool::new(false),
             told: AtomicU64::new(0),
@@ -248,8 +252,8 @@ impl KernelCache {
         }
     }
 
-    /// The kernel is about to be told what a name leads to, if to anything.
-    pub(super) fn learns(&self, directory: Ino, name: &[u8], told: Option<Belief>) {
+    /// The kernel is about to be told what a name leads to, if to anything; it has asked at `asked`.
+    pub(super) fn learns(&self, directory: Ino, name: &[u8], told: Option<Belief>, asked: Instant) {
         if !self.beliefs.matter() {
             return;
         }
@@ -260,7 +264,7 @@ impl KernelCache {
         };
         self.below.learns(directory, name, told);
         let (Some(found), Ok(name)) = (told.and_then(Belief::directory), Name::new(name)) else { return };
-        let found_in = self.known.found_in(found, directory, &name);
+        let found_in = self.places.found_in(found, directory, &name, asked);
         if found_in == FoundIn::Same {
             return;
         }
@@ -268,7 +272,7 @@ impl KernelCache {
         unused.names.into_iter().for_each(|(directory, name)| self.names.name(directory, name));
         connection.unused(&unused.inodes);
         // No notice need have come. With the name goes all that is below it, however long the kernel has had that. One that
-        // it was told to lead elsewhere since then is right as it is.
+        // it was told lately to lead elsewhere, to a file too, is right as it is.
         if let FoundIn::Another(before, name) = found_in
             && self.beliefs.of(before, &name).inode().is_none_or(|told| told == found)
         {
@@ -288,7 +292,7 @@ impl KernelCache {
         self.below.renamed(names, now);
         for ((directory, name), belief) in names.into_iter().zip(now) {
             if let Some(found) = belief.and_then(Belief::directory) {
-                self.known.put_into(found, directory, name);
+                self.places.put_into(found, directory, name);
             }
         }
     }
@@ -324,7 +328,9 @@ impl KernelCache {
 
     /// The kernel has forgotten an inode that it was given so often.
     pub(super) fn take_back(&self, ino: Ino, times: u64) {
-        self.known.take_back(ino, times);
+        if self.known.take_back(ino, times) {
+            self.places.forget(ino);
+        }
     }
 }
 

@@ -2,13 +2,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::ambient;
-use crate::document::{Ino, Name, Version};
+use crate::document::{Ino, Version};
 
 const SHARDS: usize = 64;
 
@@ -25,30 +23,6 @@ pub(super) struct Given {
     opens: u64,
     /// The newest version of it that an open has found, after which the kernel was told to ask again.
     pub(super) opened: Version,
-    /// Of a directory: where it was told that it is.
-    place: Option<Place>,
-}
-
-#[derive(Clone, Debug)]
-struct Place {
-    directory: Ino,
-    name: Name,
-    /// When it was told so first, if it was told another one before.
-    moved: Option<Instant>,
-}
-
-/// For so long a kernel may not have accepted that a directory is in another one.
-const MOVED_FOR: Duration = Duration::from_secs(10);
-
-/// Where a directory is found, beside where the kernel was told before that it is.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum FoundIn {
-    /// In the same directory, or the kernel was told nothing.
-    Same,
-    /// Now in another one than this, where it had this name.
-    Another(Ino, Name),
-    /// In another one since a while, in which the kernel may have refused it.
-    AnotherLately,
 }
 
 impl Given {
@@ -87,39 +61,16 @@ impl Known {
         given.is_file = is_file;
     }
 
-    /// It is about to be told in which directory, and under which name, this one is.
-    pub(super) fn found_in(&self, ino: Ino, directory: Ino, name: &Name) -> FoundIn {
+    /// It has forgotten an inode that it was given so often. Returns whether it has it no longer.
+    pub(super) fn take_back(&self, ino: Ino, times: u64) -> bool {
         let mut shard = self.of(ino);
-        let Some(given) = shard.get_mut(&ino) else { return FoundIn::Same };
-        let now = ambient::monotonic();
-        let (found, moved) = match given.place.take() {
-            Some(Place { directory: before, name, .. }) if before != directory => {
-                (FoundIn::Another(before, name), Some(now))
-            }
-            Some(Place { moved: Some(since), .. }) if now.duration_since(since) < MOVED_FOR => {
-                (FoundIn::AnotherLately, Some(since))
-            }
-            _ => (FoundIn::Same, None),
-        };
-        given.place = Some(Place { directory, name: name.clone(), moved });
-        found
-    }
-
-    /// It has itself put a directory into this one, under this name.
-    pub(super) fn put_into(&self, ino: Ino, directory: Ino, name: &Name) {
-        if let Some(given) = self.of(ino).get_mut(&ino) {
-            given.place = Some(Place { directory, name: name.clone(), moved: None });
+        let Entry::Occupied(mut given) = shard.entry(ino) else { return true };
+        given.get_mut().times = given.get().times.saturating_sub(times);
+        let is_gone = given.get().times == 0;
+        if is_gone {
+            given.remove();
         }
-    }
-
-    /// It has forgotten an inode that it was given so often.
-    pub(super) fn take_back(&self, ino: Ino, times: u64) {
-        if let Entry::Occupied(mut given) = self.of(ino).entry(ino) {
-            given.get_mut().times = given.get().times.saturating_sub(times);
-            if given.get().times == 0 {
-                given.remove();
-            }
-        }
+        is_gone
     }
 
     /// It is about to be told that a file of an inode is open, which it was given before.
@@ -163,27 +114,6 @@ mod tests {
         known.take_back(Ino(7), 1);
         known.give(Ino(7), true);
         assert!(known.get(Ino(7)).is_some(), "what was taken back too often does not count");
-    }
-
-    #[test]
-    fn a_directory_is_found_elsewhere_until_that_must_be_known() {
-        let (known, moved) = (Known::new(), Ino(7));
-        let name = |directory: u64| Name::new(format!("in{directory}").as_bytes()).unwrap();
-        let found_in = |directory| known.found_in(moved, Ino(directory), &name(directory));
-        assert_eq!([found_in(2), found_in(3)], [FoundIn::Same, FoundIn::Same], "the kernel does not have it");
-        known.give(moved, false);
-        assert_eq!([found_in(2), found_in(2)], [FoundIn::Same, FoundIn::Same]);
-        assert_eq!([found_in(3), found_in(3)], [FoundIn::Another(Ino(2), name(2)), FoundIn::AnotherLately]);
-        let mut shard = known.of(moved);
-        let place = shard.get_mut(&moved).and_then(|given| given.place.as_mut()).unwrap();
-        place.moved = place.moved.unwrap().checked_sub(MOVED_FOR);
-        drop(shard);
-        assert_eq!(found_in(3), FoundIn::Same);
-        known.put_into(moved, Ino(4), &name(4));
-        assert_eq!(found_in(4), FoundIn::Same, "the kernel has put it there itself");
-        known.take_back(moved, 1);
-        known.give(moved, false);
-        assert_eq!(found_in(3), FoundIn::Same, "the kernel had forgotten it");
     }
 
     #[test]

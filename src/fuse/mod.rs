@@ -40,6 +40,7 @@ mod notices;
 mod opens;
 mod passthrough;
 mod pending;
+mod places;
 mod points;
 mod readers;
 mod renames;

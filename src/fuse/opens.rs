@@ -106,7 +106,7 @@ impl Adapter {
             Ok((ino, node)) => {
                 let cache = &self.0.cache;
                 cache.give(ino, true);
-                cache.learns(Ino(parent.0), bytes.as_bytes(), Some(Belief::found(ino, &node)));
+                cache.learns(Ino(parent.0), bytes.as_bytes(), Some(Belief::found(ino, &node)), asked);
                 // One time for both, name and attributes; see `kernel_cache` for why it is that of the attributes.
                 let ttl = cache.attribute_ttl(asked);
                 let flags = self.0.passthrough.new_file(OpenFlags(flags), cache.open_flags());
