@@ -226,7 +226,7 @@ fn again(error: &CasError) -> CasError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::link::{BLOCKED, Reply};
+    use super::super::reply::{BLOCKED, Reply};
     use super::*;
     use crate::document::Key;
 

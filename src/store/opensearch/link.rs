@@ -9,7 +9,6 @@
 //! - Patience is for an outage, not for a request: once the servers have been away for as long as anybody waits, requests
 //!   fail at once, until one is answered.
 
-use std::cell::OnceCell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,12 +16,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use reqwest::{Certificate, Client, Method, RequestBuilder};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, yield_now};
 
 use super::address::{Address, Credentials};
+use super::reply::{Reply, TOO_MANY, explain, is_busy, refused};
 use crate::ambient;
 use crate::store::StoreError;
 use crate::store::outage::{Outage, Outages};
@@ -44,43 +43,6 @@ pub(super) struct Link {
     server: AtomicUsize,
     patience: Duration,
     pub(super) outages: Outages,
-}
-
-/// An answer. Its body is read when that is asked for first.
-#[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) status: u16,
-    bytes: Bytes,
-    body: OnceCell<Value>,
-}
-
-impl Reply {
-    #[cfg(test)]
-    pub(super) fn of(status: u16, body: &Value) -> Self {
-        Self { status, bytes: body.to_string().into(), body: OnceCell::new() }
-    }
-
-    /// All of its body.
-    pub(super) fn body(&self) -> &Value {
-        self.body.get_or_init(|| match serde_json::from_slice(&self.bytes) {
-            Ok(body) => body,
-            Err(_) if self.bytes.is_empty() => Value::Null,
-            // Something between here and the server, in most cases.
-            Err(_) => {
-                let said = &self.bytes[..self.bytes.len().min(200)];
-                Value::String(String::from_utf8_lossy(said).into_owned())
-            }
-        })
-    }
-
-    /// What of the body is of use. Other answers than the one that was hoped for have other bodies: then what they say.
-    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, String> {
-        match serde_json::from_slice(&self.bytes) {
-            Ok(body) if self.status == 200 => Ok(body),
-            Err(error) if self.status == 200 => Err(format!("{}: {error}", explain(self))),
-            _ => Err(explain(self)),
-        }
-    }
 }
 
 /// What came of sending a request: a status and a body.
@@ -298,7 +260,7 @@ impl Link {
                 Failed::Unanswered(cause)
             }
         })?;
-        let reply = Reply { status, bytes, body: OnceCell::new() };
+        let reply = Reply::new(status, bytes);
         if is_busy(status) {
             // One that is cut off from the others answers so, too. One that has too much to do counts as away: patience is
             // for all that do not serve.
@@ -336,60 +298,6 @@ async fn answer(request: RequestBuilder) -> Answer {
     yield_now().await;
     let answer = request.send().await?;
     Ok((answer.status().as_u16(), answer.bytes().await?))
-}
-
-const TOO_MANY: u16 = 429;
-
-/// Whether to ask again may help.
-fn is_busy(status: u16) -> bool {
-    matches!(status, TOO_MANY | 502..=504)
-}
-
-/// What no repetition helps against, whatever was asked.
-fn refused(reply: &Reply) -> Option<StoreError> {
-    let kind = || reply.body().pointer("/error/type").and_then(Value::as_str);
-    match reply.status {
-        401 => Some(engine("logging in", "the server refuses the user or the password".to_owned())),
-        403 | TOO_MANY if kind() == Some(BLOCKED) => {
-            Some(blocked("asking the server", reply.status, reply.body()))
-        }
-        403 => Some(engine("asking the server", explain(reply))),
-        _ => None,
-    }
-}
-
-/// The type of the error where an index, or the cluster, is blocked.
-pub(super) const BLOCKED: &str = "cluster_block_exception";
-
-/// Why a server with such a block refuses. When its disk is nearly full it lets nothing be changed; all other blocks are
-/// set by people, who are to read which one it is.
-pub(super) fn blocked(what: impl Into<String>, status: u16, body: &Value) -> StoreError {
-    let reason = body.pointer("/error/reason").and_then(Value::as_str).unwrap_or_default();
-    // It sets the same block that people set as `read_only_allow_delete`.
-    if ["disk usage", "read-only-allow-delete", "read-only / allow delete"]
-        .iter()
-        .any(|said| reason.contains(said))
-    {
-        return StoreError::NoSpace;
-    }
-    engine(what, said(status, body))
-}
-
-/// What the server says of an error.
-pub(super) fn explain(reply: &Reply) -> String {
-    said(reply.status, reply.body())
-}
-
-/// The same of an error that is part of an answer.
-pub(super) fn said(status: u16, body: &Value) -> String {
-    let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str);
-    match (text("/error/type"), text("/error/reason")) {
-        (Some(kind), Some(reason)) => format!("{kind}: {reason} (HTTP status {status})"),
-        _ => match body.as_str() {
-            Some(said) if !said.is_empty() => format!("HTTP status {status}: {said}"),
-            _ => format!("HTTP status {status}"),
-        },
-    }
 }
 
 pub(super) fn engine(
@@ -447,39 +355,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn errors_say_what_the_server_says() {
-        let body = json!({ "error": { "type": "t", "reason": "r" } });
-        assert_eq!(explain(&Reply::of(400, &body)), "t: r (HTTP status 400)");
-        assert_eq!(explain(&Reply::of(502, &"no gateway".into())), "HTTP status 502: no gateway");
-        assert_eq!(explain(&Reply::of(500, &Value::Null)), "HTTP status 500");
-    }
-
-    #[test]
-    fn a_full_disk_is_no_space_and_an_index_that_someone_has_blocked_is_not() {
-        let blocked = |status, block: &str| {
-            let reason = format!("index [lockwood-entry] blocked by: [{block}];");
-            let body = json!({ "error": { "type": BLOCKED, "reason": reason } });
-            refused(&Reply::of(status, &body))
-        };
-        for (status, block) in [
-            (
-                429,
-                "TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has read-only-allow-delete block",
-            ),
-            (403, "FORBIDDEN/12/index read-only / allow delete (api)"),
-        ] {
-            assert!(matches!(blocked(status, block), Some(StoreError::NoSpace)), "{block}");
-        }
-        for block in ["FORBIDDEN/8/index write (api)", "FORBIDDEN/5/index read-only (api)"] {
-            let refused = blocked(403, block);
-            assert!(matches!(&refused, Some(StoreError::Engine { .. })), "{refused:?}");
-            assert!(refused.is_some_and(|refused| refused.to_string().contains(block)), "{block}");
-        }
-        assert!(refused(&Reply::of(429, &Value::Null)).is_none());
-        assert!(matches!(refused(&Reply::of(401, &Value::Null)), Some(StoreError::Engine { .. })));
-    }
 
     #[test]
     fn a_server_that_falls_silent_is_left_as_soon_as_the_request_says() {

@@ -20,6 +20,7 @@ mod link;
 mod mappings;
 mod open;
 mod pages;
+mod reply;
 mod source;
 
 use std::sync::atomic::AtomicBool;
@@ -27,7 +28,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use self::link::{BLOCKED, Failed, Link, Reply, Request, Sent, blocked, engine, explain, said};
+use self::link::{Failed, Link, Request, Sent, engine};
+use self::reply::{BLOCKED, Reply, blocked, explain, said};
 use self::source::{Part, Source};
 use super::cells::{
     Answers, Beside, CasError, Cell, CellKey, Cells, Change, Compared, Found, Listed, ListedCell,

@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::address::{Address, AddressError, Flavour};
-use super::link::{Link, Request, engine, explain};
+use super::link::{Link, Request, engine};
+use super::reply::explain;
 use super::{OpenSearchCells, ids, mappings};
 use crate::ambient::SystemClock;
 use crate::document::{Document, FORMAT_VERSION, Key, Stored, Version, Volume};

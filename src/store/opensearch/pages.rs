@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::link::{Request, engine, explain};
+use super::link::{Request, engine};
+use super::reply::explain;
 use super::source::{self, Part};
 use super::{OpenSearchCells, SAME_COPY, ids, mappings};
 use crate::document::{Document, Key, Kind, SessionId};
