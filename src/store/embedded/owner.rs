@@ -177,19 +177,21 @@ pub fn current(layout: &Layout) -> Option<Owner> {
     }
 }
 
+/// What the file says; nothing if the store was closed. An owner that nobody can read is one: a power cut came while it was
+/// written, and of which boot that was is not known.
 fn read_owner(file: &mut File) -> Option<Owner> {
     let mut text = Vec::new();
     file.rewind().ok()?;
     file.read_to_end(&mut text).ok()?;
-    serde_json::from_slice(&text).ok()
+    (!text.is_empty()).then(|| serde_json::from_slice(&text).unwrap_or_default())
 }
 
+/// A power cut must not take away that the store was open: the file is empty at no moment at which it is.
 fn write_owner(file: &mut File, owner: Option<&Owner>) -> io::Result<()> {
     let text = owner.map(serde_json::to_vec).transpose()?.unwrap_or_default();
-    file.set_len(0)?;
     file.rewind()?;
     file.write_all(&text)?;
-    // A power cut must not take away that the store was open.
+    file.set_len(text.len() as u64)?;
     file.sync_all()
 }
 
@@ -210,4 +212,32 @@ fn closing(owner: &Owner) -> bool {
 /// The id of this boot, from the kernel.
 pub fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|s| s.trim().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_a_power_cut_has_torn_did_not_close_the_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("owner");
+        let open =
+            || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+        assert_eq!(read_owner(&mut open()), None, "a new one");
+        let owner = Owner { pid: 7, boot_id: "boot".to_owned(), ..Owner::default() };
+        write_owner(&mut open(), Some(&owner)).unwrap();
+        assert_eq!(read_owner(&mut open()), Some(owner.clone()));
+        let whole = fs::read(&path).unwrap();
+        for torn in [whole[..whole.len() / 2].to_vec(), [&whole[..], b"\"}"].concat(), vec![0; whole.len()]] {
+            fs::write(&path, torn).unwrap();
+            let found = read_owner(&mut open()).expect("somebody had it open");
+            assert_ne!(found.boot_id, boot_id(), "of which boot that was is not known");
+        }
+        let shorter = Owner { boot_id: String::new(), ..owner };
+        write_owner(&mut open(), Some(&shorter)).unwrap();
+        assert_eq!(read_owner(&mut open()), Some(shorter));
+        write_owner(&mut open(), None).unwrap();
+        assert_eq!(read_owner(&mut open()), None);
+    }
 }
