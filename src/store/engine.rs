@@ -34,8 +34,8 @@ impl std::fmt::Debug for EngineOptions {
 pub enum EngineError {
     /// No engine has this scheme.
     #[error(
-        "{0}: no such kind of store; there are directories, postgres://, redis://, rediss://, opensearch+http(s):// and \
-             elasticsearch+http(s)://"
+        "{0}: no such kind of store; there are directories, postgres://, redis:// or valkey://, rediss://, \
+         opensearch+http(s):// and elasticsearch+http(s)://"
     )]
     Scheme(String),
     /// A URL that PostgreSQL does not understand.

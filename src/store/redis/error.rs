@@ -43,6 +43,12 @@ impl Failed {
         }
     }
 
+    /// Whether nobody was there. Who closes the connection or says nothing is, and expects something else.
+    pub(super) fn is_unreached(&self) -> bool {
+        let Self::NotSent(error) = self else { return false };
+        self.passes() && error.code().is_none() && !error.is_timeout() && !error.is_connection_dropped()
+    }
+
     /// The error for the caller. `what` was to be done.
     pub(super) fn for_caller(&self, address: &Address, what: &str) -> StoreError {
         if matches!(self, Self::Refused(error) if error.code() == Some("OOM")) {

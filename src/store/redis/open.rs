@@ -298,17 +298,22 @@ fn try_everything(pool: &Pool) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Asks a server that shall be there; only one that is still reading its data is waited for.
+/// Nobody waits longer for a server that is not there when a volume is opened.
+const AWAY_MAX: Duration = Duration::from_secs(10);
+
+/// Asks a server that shall be there; one that cannot be reached, or is still reading its data, is waited for.
 fn eagerly<T>(
     pool: &Pool,
     mut attempt: impl FnMut(&mut Held<'_>) -> Result<T, Failed>,
 ) -> Result<T, OpenError> {
     let mut patience = Patience::new(pool.options.patience);
+    let mut while_away = Patience::new(pool.options.patience.min(AWAY_MAX));
     let mut link = pool.link();
     loop {
         match attempt(&mut link) {
             Ok(done) => return Ok(done),
             Err(failed) if failed.error().code() == Some("LOADING") && patience.again() => {}
+            Err(failed) if failed.is_unreached() && while_away.again() => {}
             Err(failed) => {
                 let cause = explain(failed.error(), &pool.address);
                 return Err(OpenError::Server { server: pool.address.to_string(), cause });
