@@ -1,7 +1,7 @@
 //! The arguments as they are written.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
@@ -105,35 +105,53 @@ impl From<LockingArgument> for Locking {
 #[command(after_help = "\
 Options (-o, as in mount(8)):
   ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync
-  relatime, noatime      keep access times as relatime does (default; also atime), or not at all
-  allow_other            let other users in (default for root); allow_root: root only
-  lock_wait=SECONDS      how long a rename waits for locks before EBUSY (default 30)
-  threads=N              threads that serve requests at most (default by the number of cores; on a shared store at least 16)
-  locking=STRATEGY       refuse a store that was formatted with another one: tree, document, global, version
+  relatime, noatime      keep access times as relatime does (default; also
+                         atime), or not at all
+  allow_other            let other users in (default for root); allow_root:
+                         root only
+  lock_wait=SECONDS      how long a rename waits for locks before EBUSY
+                         (default 30, at most 86400)
+  threads=N              threads that serve requests at most, 1 to 64 (default
+                         by the number of cores; on a shared store at least
+                         16)
+  locking=STRATEGY       refuse a store that was formatted with another one:
+                         tree, document, global, version
   cache_size=MIB         memory for documents (default 64)
-  passthrough=WHAT       which large files the kernel reads and writes itself, at the speed of the disk:
-                         those that are open to be read (read, the default), all (write; see
-                         docs/semantics.md for what that costs), or none (off). Where it cannot (Linux
-                         before 6.9, not root, several mount points, a shared store) `lockwood status`
-                         says so
-  xattr, noxattr         have extended attributes and access control lists (default), or none: then
-                         `ls -l` of many files takes half as long and less (docs/semantics.md)
-  log=FILE               where the daemon logs to (default: the file `log` in the store; of a shared store
-                         mnt-tree.log for /mnt/tree, and mnt-my%-tree.log for /mnt/my-tree, in
-                         /var/log/lockwood, or if not root in $XDG_STATE_HOME/lockwood)
+  passthrough=WHAT       which large files the kernel reads and writes itself,
+                         at the speed of the disk: those that are open to be
+                         read (read, the default), all (write; see
+                         docs/semantics.md for what that costs), or none (off).
+                         Where it cannot (Linux before 6.9, not root, several
+                         mount points, a shared store) `lockwood status` says
+                         so
+  xattr, noxattr         have extended attributes and access control lists
+                         (default), or none: then `ls -l` of many files takes
+                         half as long and less (docs/semantics.md)
+  log=FILE               where the daemon logs to (default: the file `log` in
+                         the store; of a shared store mnt-tree.log for
+                         /mnt/tree, and mnt-my%-tree.log for /mnt/my-tree, in
+                         /var/log/lockwood, or if not root in
+                         $XDG_STATE_HOME/lockwood)
 Of volumes that many hosts share:
-  cache_ttl=SECONDS      nothing that others may have changed is remembered for longer (default 1)
-  lease=SECONDS          without a sign of life others take this mount for dead (default 10)
-  hard, soft[=SECONDS]   how long each request of an operation waits for a server that is away before it
-                         fails (default hard: 60; soft: 5)
-  allow-volatile         take a server that may forget what it has acknowledged: the volume when it
-                         restarts (Redis), or changes that are not on disk yet (OpenSearch);
+  cache_ttl=SECONDS      nothing that others may have changed is remembered for
+                         longer (default 1, at most 3600)
+  lease=SECONDS          without a sign of life others take this mount for dead
+                         (default 10, 1 to 600)
+  hard, soft[=SECONDS]   how long each request of an operation waits for a
+                         server that is away before it fails (hard, the default: 60;
+                         soft: 5, or 0.1 to 3600); to mount it waits so long as
+                         well, 10 s at most
+  allow-volatile         take a server that may forget what it has
+                         acknowledged: the volume when it restarts (Redis), or
+                         changes that are not on disk yet (OpenSearch);
                          allow-weak is the same
   locks=URL              a lock server, as in --locks; once for each server
-  write-back=SIZE        keep up to SIZE written bytes back (64K to 4G) and commit them together: at fsync
-                         and close, and after 5 s. The death of the daemon loses them (default 0: off,
+  write-back=SIZE        keep up to SIZE written bytes back (64K to 4G) and
+                         commit them together: at fsync and close, and after 5
+                         s. The death of the daemon loses them (default 0: off,
                          each write is a commit); docs/contents.md
-Options of /etc/fstab that are not for the file system (noauto, nofail, x-...) are ignored.
+Options of /etc/fstab that are not for the file system (noauto, nofail, x-...)
+are ignored.
 
 Examples:
   lockwood mount /var/lib/tree /mnt/tree
@@ -307,8 +325,9 @@ pub(super) struct Recover {
 ///
 /// Shared: the path is not renamed, and neither is a directory above it. Exclusive: nothing below it is renamed either.
 /// A volume formatted with --locking version has no locks to hold.
-/// Exits with the command's code; with 75 if the lock was not free in time; with 69 if it could not be asked for; with 76
-/// if somebody broke it while the command ran, which goes on then, with a warning.
+/// Exits with the command's code, or with 128 and the number of the signal that ended it; with 75 if the lock was not free
+/// in time, or somebody broke it before; with 69 if it could not be asked for; with 76 if somebody broke it while the
+/// command ran, which goes on then, with a warning; with 127 if there is no such command, and 126 if it cannot be run.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -339,8 +358,9 @@ pub(super) enum ModeArgument {
 /// Print a document as JSON.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Documents: volume, node:INODE, entry:PARENT:NAME, content:INODE, chunk:INODE:INDEX, xattr:INODE:NAME, orphan:INODE,
-session:ID, lock:ID, advisory:INODE. Names and lock ids are URL-encoded.
+Documents: volume, node:INODE, entry:PARENT:NAME, content:INODE,
+chunk:INODE:INDEX, xattr:INODE:NAME, orphan:INODE, session:ID, lock:ID,
+advisory:INODE. Names and lock ids are URL-encoded.
 
 Examples:
   lockwood get /mnt/tree node:1
@@ -398,13 +418,16 @@ fn interval(text: &str) -> Result<std::time::Duration, String> {
     }
 }
 
-/// mount(8) calls `lockwood STORE MOUNTPOINT -o OPTIONS`: without a verb, and then the verb is `mount`.
+/// mount(8) calls `lockwood STORE MOUNTPOINT -o OPTIONS`: without a verb, and then the verb is `mount`. A word that can be
+/// no store is a verb that somebody has mistyped.
 pub(super) fn with_verb(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_verb = |text: &str| text == "help" || Arguments::command().find_subcommand(text).is_some();
+    let may_be_store = |word: &OsString| word.as_encoded_bytes().contains(&b'/') || Path::new(word).exists();
     let store_first = arguments.len() > 2
         && !arguments[1].as_encoded_bytes().starts_with(b"-")
-        && !arguments[1].to_str().is_some_and(is_verb);
+        && !arguments[1].to_str().is_some_and(is_verb)
+        && may_be_store(&arguments[1]);
     if store_first {
         arguments.insert(1, "mount".into());
     }
@@ -426,6 +449,8 @@ mod tests {
         assert_eq!(call(&["lockwood", "/s", "/m", "-o", "rw"])[1], "mount");
         assert_eq!(call(&["lockwood", "check", "/m"])[1], "check");
         assert_eq!(call(&["lockwood", "--help", "x"])[1], "--help");
+        let mistyped = Arguments::try_parse_from(call(&["lockwood", "unmount", "/m"])).unwrap_err();
+        assert!(mistyped.to_string().contains("'umount'"), "{mistyped}");
         assert!(Arguments::try_parse_from(call(&["lockwood", "/s", "/m", "-o", "rw,nofail", "-n"])).is_ok());
         for watch in ["--watch", "--watch=0.5"] {
             assert!(Arguments::try_parse_from(call(&["lockwood", "locks", watch, "/m"])).is_ok());

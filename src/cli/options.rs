@@ -122,7 +122,8 @@ impl Resolved {
             of_daemon: Vec::new(),
         };
         for text in texts {
-            let text = text.to_str().ok_or("mount options must be UTF-8")?;
+            let text =
+                text.to_str().ok_or_else(|| format!("the mount options {} are not UTF-8", text.display()))?;
             for option in text.split(',').filter(|o| !o.is_empty()) {
                 resolved.apply(option)?;
                 let name = option.split('=').next().unwrap_or_default();
@@ -212,6 +213,7 @@ impl Resolved {
             ("cache_size", Some(value)) => {
                 self.tuning.document_cache_bytes = number(name, value, 1, 1 << 20)? as u64 * (1 << 20);
             }
+            ("log", Some("")) => return Err("option log=: the name of a file is needed".into()),
             ("log", Some(value)) => self.log = Some(value.into()),
             ("cache_ttl", Some(value)) => {
                 self.cache_ttl = duration(name, value, Duration::ZERO, CACHE_TTL_MAX)?;

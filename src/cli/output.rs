@@ -19,7 +19,8 @@ pub(super) fn print(text: &str) -> io::Result<()> {
 pub(super) fn print_to_reader(text: &str) -> io::Result<bool> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        other => other.map(|()| true),
+        Err(e) => Err(io::Error::new(e.kind(), format!("cannot write to standard output: {e}"))),
+        Ok(()) => Ok(true),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::namespace::{self, AdvisoryLocks, Outsider};
 use crate::shell::quoted;
 use crate::store::Store;
 use crate::store::cells::documents::cells_of;
-use crate::store::embedded::layout::Layout;
+use crate::store::embedded::layout::{Layout, LayoutError};
 use crate::store::embedded::owner;
 use crate::store::engine::{self, EngineOptions, is_engine};
 
@@ -49,8 +49,13 @@ impl Target {
         if let Some(mount_point) = mount_of(path)? {
             return Ok(Self::Mount(mount_point));
         }
-        let layout = Layout::existing(path).map_err(|error| {
-            format!("{}: neither a mount of lockwood nor a store ({error})", path.display())
+        let layout = Layout::existing(path).map_err(|error| -> Failure {
+            match error {
+                LayoutError::Missing(_) | LayoutError::NotAStore { .. } => {
+                    format!("{}: neither a mount of lockwood nor a store ({error})", path.display()).into()
+                }
+                other => other.into(),
+            }
         })?;
         let table = mounts::own()?;
         let mounted = |path: &PathBuf| table.iter().any(|m| m.mount_point == *path);
@@ -70,7 +75,7 @@ impl Target {
 impl SharedVolume {
     /// What is mounted at a mount point, if that is a volume that many hosts share.
     pub(super) fn mounted_at(mount_point: &Path) -> Result<Option<Self>, Failure> {
-        let status = read_control(mount_point, "status")?.ok_or("the daemon of this mount has no status")?;
+        let status = read_control(mount_point, "status")?.ok_or_else(|| no_control(mount_point, "status"))?;
         let Status { store, .. } = serde_json::from_str(&status)?;
         Ok(is_engine(&store).then(|| Place::parse(store.as_ref())).transpose()?.map(Self))
     }
@@ -219,6 +224,15 @@ fn dead(path: &Path) -> Failure {
 /// The path of a control file.
 pub(super) fn control_path(mount_point: &Path, name: &str) -> PathBuf {
     mount_point.join(control::NAME).join(name)
+}
+
+/// A daemon that lacks a control file.
+pub(super) fn no_control(mount_point: &Path, name: &str) -> Failure {
+    format!(
+        "{} is not there: the daemon of this mount is of another version; unmount and mount again",
+        control_path(mount_point, name).display()
+    )
+    .into()
 }
 
 /// What a control file of a mount shows; none if it is not there.

@@ -11,8 +11,9 @@ use crate::cli::Failure;
 use crate::cli::args::Check;
 use crate::cli::output::{print, print_json, spinner};
 use crate::cli::place::PATIENCE;
-use crate::cli::target::{SharedVolume, Target, read_control};
+use crate::cli::target::{SharedVolume, Target, no_control, read_control};
 use crate::content::{BackingFiles, Chunks, Contents};
+use crate::shell::quoted;
 use crate::store::StoreError;
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
@@ -24,13 +25,25 @@ pub(in crate::cli) const EXIT_NOT_JUDGED: u8 = 2;
 const BACKING_FILES_OPEN: usize = 64;
 
 pub(in crate::cli) fn run(arguments: &Check) -> Result<ExitCode, Failure> {
-    let report = match Target::find(&arguments.target)? {
-        Target::Shared(volume) => shared(&volume, arguments.collect)?,
+    let target = Target::find(&arguments.target)?;
+    let volume = match &target {
+        Target::Shared(volume) => Some(volume.clone()),
+        Target::Mount(mount_point) => SharedVolume::mounted_at(mount_point)?,
+        Target::Store(_) => None,
+    };
+    let report = match (target, &volume) {
+        (Target::Shared(_), Some(volume)) => shared(volume, arguments.collect)?,
+        (_, Some(volume)) if arguments.collect => shared(volume, true)?,
         _ if arguments.collect => {
-            return Err("--collect: name the volume by its URL; other stores collect by themselves".into());
+            return Err(format!(
+                "--collect: {} is a store in a directory, which collects by itself; leave the option out",
+                arguments.target.display()
+            )
+            .into());
         }
-        Target::Mount(mount_point) => online(&mount_point)?,
-        Target::Store(store) => offline(&store)?,
+        (Target::Mount(mount_point), _) => online(&mount_point)?,
+        (Target::Store(store), _) => offline(&store)?,
+        (Target::Shared(volume), None) => shared(&volume, false)?,
     };
     let count = |name: &str| report["counts"][name].as_u64().unwrap_or_default();
     let code = match (count("violations"), count("changing")) {
@@ -41,7 +54,7 @@ pub(in crate::cli) fn run(arguments: &Check) -> Result<ExitCode, Failure> {
     if arguments.json {
         print_json(&report)?;
     } else {
-        print(&words(&report))?;
+        print(&words(&report, volume.filter(|_| !arguments.collect).as_ref()))?;
     }
     Ok(code)
 }
@@ -49,7 +62,7 @@ pub(in crate::cli) fn run(arguments: &Check) -> Result<ExitCode, Failure> {
 /// The daemon judges, since it alone has the store open.
 fn online(mount_point: &Path) -> Result<Value, Failure> {
     let waiting = spinner("checking".to_owned());
-    let text = read_control(mount_point, "check")?.ok_or("the daemon of this mount has no check to offer")?;
+    let text = read_control(mount_point, "check")?.ok_or_else(|| no_control(mount_point, "check"))?;
     waiting.finish_and_clear();
     Ok(serde_json::from_str(&text)?)
 }
@@ -68,22 +81,30 @@ fn offline(store: &Path) -> Result<Value, Failure> {
 fn shared(volume: &SharedVolume, collect: bool) -> Result<Value, Failure> {
     let (store, volume) = volume.open()?;
     let contents = Contents::shared(Arc::clone(&store), &volume, PATIENCE)?;
-    let snapshot = store.snapshot();
-    let inputs = Inputs {
-        documents: &*snapshot,
-        live: Some(&*store),
-        backing: Some(&contents),
-        mode: Mode::Shared { sessions: &[] },
+    let look = || {
+        let snapshot = store.snapshot();
+        let inputs = Inputs {
+            documents: &*snapshot,
+            live: Some(&*store),
+            backing: Some(&contents),
+            mode: Mode::Shared { sessions: &[] },
+        };
+        judged(judge_in_use(&*store), &inputs)
     };
-    let report = judged(judge_in_use(&*store), &inputs)?;
+    let mut report = look()?;
     if let (true, Contents::Chunks(chunks)) = (collect, &contents) {
-        collect_garbage(chunks, &report)?;
+        let mut more = true;
+        while more && collect_garbage(chunks, &report)? {
+            // A report names so much and no more.
+            more = report.counts.garbage > report.garbage.len() as u64;
+            report = look()?;
+        }
     }
     Ok(serde_json::to_value(report)?)
 }
 
-/// Removes the chunks and objects among the garbage.
-fn collect_garbage(chunks: &Chunks, report: &Report) -> Result<(), Failure> {
+/// Removes the chunks and objects among the garbage. Whether there were any.
+fn collect_garbage(chunks: &Chunks, report: &Report) -> Result<bool, Failure> {
     let named = |prefix| {
         let documents = report.garbage.iter().map(|garbage| garbage.document.as_str());
         documents.filter_map(|document| document.strip_prefix(prefix)).collect::<Vec<_>>()
@@ -100,11 +121,10 @@ fn collect_garbage(chunks: &Chunks, report: &Report) -> Result<(), Failure> {
     if removed > 0 {
         eprintln!("lockwood: removed the chunks of {removed} files that are gone");
     }
-    if let Some(store) = chunks.objects() {
-        objects.iter().try_for_each(|name| store.remove(name))?;
-        eprintln!("lockwood: removed {} objects that nothing names", objects.len());
-    }
-    Ok(())
+    let Some(store) = chunks.objects().filter(|_| !objects.is_empty()) else { return Ok(removed > 0) };
+    objects.iter().try_for_each(|name| store.remove(name))?;
+    eprintln!("lockwood: removed {} objects that nothing names", objects.len());
+    Ok(true)
 }
 
 fn judged(judge: Judgement, inputs: &Inputs<'_>) -> Result<Report, StoreError> {
@@ -122,7 +142,8 @@ fn judged(judge: Judgement, inputs: &Inputs<'_>) -> Result<Report, StoreError> {
     report
 }
 
-fn words(report: &Value) -> String {
+/// `volume`: one that many hosts share, of which garbage may have to be collected.
+fn words(report: &Value, volume: Option<&SharedVolume>) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut lines = String::new();
     for violation in report["violations"].as_array().into_iter().flatten() {
@@ -160,10 +181,17 @@ fn words(report: &Value) -> String {
     }
     if count("garbage") > 0 {
         lines.push_str(&format!(
-            "{} leftovers of a crash ({} bytes) are removed in time\n",
+            "{} leftovers of a crash ({} bytes) are removed in time",
             count("garbage"),
             count("garbage_bytes")
         ));
+        if let Some(volume) = volume {
+            let url = quoted(&volume.to_string());
+            lines.push_str(&format!(
+                "; chunks and objects that stay are removed by: lockwood check {url} --collect"
+            ));
+        }
+        lines.push('\n');
     }
     lines
 }

@@ -30,7 +30,7 @@ pub(in crate::cli) fn run(arguments: &Get) -> Result<ExitCode, Failure> {
         print(&read_control(&mount_point, &format!("locks/{}", file_name(&id)))?.ok_or_else(missing)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let key: Key = name.parse()?;
+    let key: Key = name.parse().map_err(|error| format!("{name}: {error}"))?;
     match target {
         Target::Mount(mount_point) => {
             let text = read_control(&mount_point, &format!("documents/{key}"))?;

@@ -1,7 +1,7 @@
 //! `lockwood lock`: a tree lock while a command runs, as flock(1) does for files.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -27,7 +27,8 @@ const EXIT_NOT_FREE: u8 = 75;
 const EXIT_LOST: u8 = 76;
 /// The lock could not be asked for (EX_UNAVAILABLE).
 pub(in crate::cli) const EXIT_UNAVAILABLE: u8 = 69;
-/// The command could not be started, as shells say it.
+/// The command could not be started, as shells say it: it may not be, or is not there.
+const EXIT_NOT_EXECUTABLE: u8 = 126;
 const EXIT_NOT_FOUND: u8 = 127;
 const EXIT_SIGNAL_BASE: i32 = 128;
 
@@ -61,7 +62,10 @@ pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
         Err(error) => {
             eprintln!("lockwood: {}: {error}", program.display());
             vigil.end();
-            return Ok(ExitCode::from(EXIT_NOT_FOUND));
+            return Ok(ExitCode::from(match error.kind() {
+                ErrorKind::NotFound => EXIT_NOT_FOUND,
+                _ => EXIT_NOT_EXECUTABLE,
+            }));
         }
     };
     // The lock is held until here.

@@ -36,7 +36,8 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
             eprintln!("lockwood: {unchanged}");
         }
         for mount_point in &arguments.mount_points {
-            let mount_point = mount_point.canonicalize()?;
+            let mount_point =
+                mount_point.canonicalize().map_err(|error| format!("{}: {error}", mount_point.display()))?;
             attach::remount(&mount_point, &resolved.kernel_options)
                 .map_err(|error| format!("{}: {error}", mount_point.display()))?;
         }

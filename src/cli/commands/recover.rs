@@ -40,6 +40,8 @@ const BACKING_FILES_OPEN: usize = 64;
 struct Report {
     recovered: Vec<Recovered>,
     live: Vec<Session>,
+    /// Whether a store in a directory had not been closed by its last owner. It is now.
+    crashed: bool,
     /// What named no session, and was cut short.
     of_nobody: Settled,
     /// Why something of that is left.
@@ -67,8 +69,13 @@ pub(in crate::cli) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
         }
     };
     if arguments.json {
-        let Report { recovered, live, of_nobody, .. } = &report;
-        print_json(&json!({ "recovered": recovered, "live": live, "of_no_session": of_nobody }))?;
+        let Report { recovered, live, of_nobody, crashed, .. } = &report;
+        print_json(&json!({
+            "recovered": recovered,
+            "live": live,
+            "of_no_session": of_nobody,
+            "crashed": crashed,
+        }))?;
     } else {
         print(&words(&report))?;
     }
@@ -185,8 +192,8 @@ fn sweep(
 /// What the next mount of the store would do first, and nothing else.
 fn of_directory(store: &Path) -> Result<Report, Failure> {
     let mut volume = OpenVolume::open(store, &[], Tuning::default())?;
-    let before = left(&*volume.store)?;
-    if before.sessions.is_empty() && before.files.is_empty() && !volume.crashed() {
+    let (before, crashed) = (left(&*volume.store)?, volume.crashed());
+    if before.sessions.is_empty() && before.files.is_empty() && !crashed {
         volume.close()?;
         return Ok(Report::default());
     }
@@ -220,7 +227,8 @@ fn of_directory(store: &Path) -> Result<Report, Failure> {
         advisory_locks: 0,
         objects: 0,
     };
-    Ok(Report { recovered: before.sessions.into_iter().map(recovered).collect(), ..Report::default() })
+    let recovered = before.sessions.into_iter().map(recovered).collect();
+    Ok(Report { recovered, crashed, ..Report::default() })
 }
 
 /// What those left that had the store open.
@@ -260,7 +268,9 @@ fn words(report: &Report) -> String {
             text.push_str(&format!("{what}: {count} commits of no session that were cut short\n"));
         }
     }
-    if report.recovered.is_empty() && report.of_nobody == Settled::default() {
+    if report.crashed {
+        text.push_str("who had the store open last died without closing it: it is closed now\n");
+    } else if report.recovered.is_empty() && report.of_nobody == Settled::default() {
         text.push_str("nothing to recover\n");
     }
     for session in &report.live {

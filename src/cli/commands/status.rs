@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::cli::Failure;
 use crate::cli::args::Status;
 use crate::cli::output::{print, print_json};
-use crate::cli::target::{Target, read_control};
+use crate::cli::target::{Target, no_control, read_control};
 use crate::lock::printable;
 use crate::store::embedded::Tuning;
 use crate::store::embedded::open::OpenVolume;
@@ -16,7 +16,7 @@ pub(in crate::cli) fn run(arguments: &Status) -> Result<ExitCode, Failure> {
     let status: Value = match Target::find(&arguments.target)? {
         Target::Mount(mount_point) => {
             let text =
-                read_control(&mount_point, "status")?.ok_or("the daemon of this mount has no status")?;
+                read_control(&mount_point, "status")?.ok_or_else(|| no_control(&mount_point, "status"))?;
             serde_json::from_str(&text)?
         }
         Target::Shared(volume) => {

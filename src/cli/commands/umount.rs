@@ -138,7 +138,12 @@ fn wait_for_end(status: &Status, ours: &MountEntry) -> Result<(), Failure> {
             }
         }
         if begun.elapsed() > CLOSE_WAIT {
-            return Err(format!("unmounted, but process {pid} still closes the store").into());
+            return Err(format!(
+                "{} is unmounted, but process {pid} still closes the store {}: see its log; what was acknowledged is safe \
+                 though it is killed",
+                status.mount_point, status.store
+            )
+            .into());
         }
         std::thread::sleep(Duration::from_millis(5));
     }

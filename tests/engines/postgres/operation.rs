@@ -154,7 +154,7 @@ fn notices_that_are_refused_are_told_on_another_connection() {
     );
     let store = open(&format!("postgres://mounter@127.0.0.1:{}/lockwood?schema=told", server.port()));
     store.commit(&Commit::new().put(Key::Orphan(Ino(7)), orphan())).unwrap();
-    // By what the server has written down: a connection that was refused lasts too short to be looked for among those there are.
+    // By what the server has written down: a connection that was refused is gone within milliseconds.
     let refused = || -> BTreeSet<String> {
         let log = std::fs::read_to_string(server.log()).unwrap();
         let lines = log.lines().filter(|line| line.contains("permission denied for function pg_notify"));
