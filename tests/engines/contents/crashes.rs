@@ -72,7 +72,8 @@ fn only_what_nobody_can_name_any_more_is_collected() {
         (&1.into(), &4.into()),
         "{report}"
     );
-    volume.check(&["--collect"]);
+    let report = volume.check(&["--collect"]);
+    assert_eq!(report["counts"]["garbage"], 0, "it is of what is there at the end: {report}");
     assert!(!left.exists() && under_way.exists() && object.exists());
     volume.umount(0);
     volume.check(&["--collect"]);
