@@ -46,7 +46,8 @@ impl Failed {
     /// Whether nobody was there. Who closes the connection or says nothing is, and expects something else.
     pub(super) fn is_unreached(&self) -> bool {
         let Self::NotSent(error) = self else { return false };
-        self.passes() && error.code().is_none() && !error.is_timeout() && !error.is_connection_dropped()
+        let is_somebody = error.code().is_some() || error.is_timeout() || error.is_connection_dropped();
+        self.passes() && (error.is_connection_refusal() || !is_somebody)
     }
 
     /// The error for the caller. `what` was to be done.

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use super::redis_server::free_port;
 use super::*;
+use crate::ambient::monotonic;
 
 fn refused(url: &str, options: Options) -> String {
     let error = open(url, options).map(drop).unwrap_err().to_string();
@@ -95,10 +96,12 @@ fn servers_that_are_away_or_take_no_changes() {
     let Some(mut server) = RedisServer::start() else { return };
     let url = server.url("v");
     let nobody = format!("redis://127.0.0.1:{}", free_port());
-    assert!(refused(&nobody, options()).contains("nothing listens there"));
+    let short = || Options { patience: Duration::from_millis(300), ..options() };
+    let begun = monotonic();
+    assert!(refused(&nobody, short()).contains("nothing listens there"));
+    assert!((Duration::from_millis(300)..Duration::from_secs(3)).contains(&begun.elapsed()));
     let store = store(&url);
     store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
-    let short = || Options { patience: Duration::from_millis(300), ..options() };
     let impatient = connect(&url, short()).unwrap().0;
     let connection = &mut admin(&server);
     say(connection, &["REPLICAOF", "127.0.0.1", "1"]);
@@ -120,6 +123,13 @@ fn servers_that_are_away_or_take_no_changes() {
         matches!(&error, CommitError::Store(StoreError::Engine { .. } | StoreError::Unknown(_))),
         "{error}"
     );
+    // A machine that starts mounts and servers at the same time.
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| connect(&url, options()));
+        std::thread::sleep(Duration::from_millis(500));
+        server.restart();
+        assert!(opened.join().unwrap().is_ok(), "a server that comes in time is waited for");
+    });
 }
 
 #[test]
