@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use lockwood::content::CHUNK_BYTES;
 use lockwood::document::{
-    Chunk, Document, Entry, FileKind, Ino, Key, Kind, LockRecord, Name, SessionId, Stored, Version,
+    Chunk, Document, Entry, FileKind, Ino, Key, Kind, LockRecord, Marked, Name, SessionId, Slot, SlotState,
+    Stored, Version,
 };
 use lockwood::store::cells::{Cell, CellKey, Listed};
 use lockwood::store::opensearch::{self, Options};
@@ -220,6 +221,7 @@ fn mounts_share_volumes(server: &SearchServer) {
         renames_of_two_hosts_lose_nothing(&two);
         renames_end(&two.point(0), &two.point(1), Duration::from_secs(5));
         a_look_finds_what_was_known_for_long(&two);
+        a_change_under_way_is_a_file(&server.url("renames"), &two);
         two.finish();
         nothing_is_left(&server.url("renames"));
     }
@@ -252,6 +254,25 @@ fn nothing_is_left(url: &str) {
             serde_json::from_slice(&ask(&[&format!("{at}-{index}/_search")])).unwrap();
         assert_eq!(found["hits"]["total"]["value"], 0, "{index}: {found:#}");
     }
+}
+
+/// One that somebody has begun and does not go on with.
+fn a_change_under_way_is_a_file(url: &str, two: &Two) {
+    let options = Options { password: None, allow_weak: false, patience: Duration::from_secs(5) };
+    let (store, _) = opensearch::open(url, &options).unwrap();
+    let cells = store.intents().unwrap().cells();
+    let marked = vec![Marked { key: Key::Node(Ino(1)), version: None }];
+    let slot = Slot { number: 1, state: SlotState::Pending, marked };
+    let key = CellKey::Slot(SessionId(0x77), 3);
+    let shown = two.point(1).join(".lockwood/intents");
+    let begun = cells.cas(&key, None, Some(Cell::Slot(slot))).unwrap();
+    let names: Vec<_> = fs::read_dir(&shown).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["0000000000000077:3"]);
+    let text = fs::read_to_string(shown.join(&names[0])).unwrap();
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&found["state"], &found["marked"]), (&"pending".into(), &serde_json::json!(["node:1"])));
+    cells.cas(&key, Some(begun), None).unwrap();
+    assert!(!shown.join(&names[0]).exists() && fs::read_dir(&shown).unwrap().next().is_none());
 }
 
 /// What people do to a cluster by hand.

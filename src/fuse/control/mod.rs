@@ -9,7 +9,7 @@
 //! | `locks.json` | all lock documents of one moment |
 //! | `advisory.json` | the locks that programs hold by flock(2) and fcntl(2), by file |
 //! | `sessions/ID` | a session: its document, whether it is live, and its operations that hold or wait |
-//! | `intents/` | changes under way on engines that need intents; an embedded store has none |
+//! | `intents/SESSION:N` | a change of several documents that is under way, on engines that need intents (OpenSearch) |
 //! | `documents/KEY` | any document, by the name that `lockwood get` takes |
 //! | `check` | reading it checks the volume as it is at this moment |
 //! | `hold` | writing a request to it takes a tree lock, held until the file is closed |
@@ -19,6 +19,7 @@
 
 mod breaking;
 mod hold;
+mod intents;
 mod nodes;
 pub mod refusals;
 mod texts;

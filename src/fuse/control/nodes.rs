@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use fuser::FileType;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::intents;
 use crate::document::name::NAME_MAX;
 use crate::document::{Key, Kind, SessionId};
 use crate::lock::LockId;
@@ -33,6 +34,7 @@ pub(super) enum ControlNode {
     Advisory,
     Lock(LockId),
     Session(SessionId),
+    Intent(intents::Which),
     Document(Key),
 }
 
@@ -79,7 +81,15 @@ impl ControlNode {
     }
 
     pub(super) fn is_dynamic(&self) -> bool {
-        matches!(self, Self::Hold(_) | Self::Break(_) | Self::Lock(_) | Self::Session(_) | Self::Document(_))
+        matches!(
+            self,
+            Self::Hold(_)
+                | Self::Break(_)
+                | Self::Lock(_)
+                | Self::Session(_)
+                | Self::Intent(_)
+                | Self::Document(_)
+        )
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -96,6 +106,7 @@ impl ControlNode {
             Self::Break(serial) => format!("{BREAK}:{serial}"),
             Self::Lock(id) => format!("lock:{}", id.encoded()),
             Self::Session(id) => format!("sessions/{id}"),
+            Self::Intent(which) => format!("intents/{}", intents::file_name(*which)),
             Self::Document(key) => key.to_string(),
             other => format!("{other:?}").to_lowercase(),
         }
@@ -116,6 +127,11 @@ impl ControlNode {
             Self::Sessions => {
                 let id = name.parse::<SessionId>().ok()?;
                 exists(namespace, Key::Session(id)).map(|_| Self::Session(id))
+            }
+            Self::Intents => {
+                let which = intents::parse(name)?;
+                let mut under_way = intents::under_way(namespace).ok()?.into_iter();
+                under_way.any(|(found, _)| found == which).then_some(Self::Intent(which))
             }
             Self::Documents => match name.strip_prefix("lock:") {
                 Some(id) => lock(namespace, id),
@@ -149,6 +165,10 @@ impl ControlNode {
                     _ => None,
                 });
                 ids.collect()
+            }
+            Self::Intents => {
+                let under_way = intents::under_way(namespace).unwrap_or_default().into_iter();
+                under_way.map(|(which, _)| (intents::file_name(which), Self::Intent(which))).collect()
             }
             _ => Vec::new(),
         }

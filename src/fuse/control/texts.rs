@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::adapter::Shared;
-use super::breaking;
 use super::nodes::ControlNode;
+use super::{breaking, intents};
 use crate::document::{Document, Key, Session, SessionId, Stored};
 use crate::lock::{LockError, OperationDocument, Timestamp};
 use crate::namespace::{Result, WriteBackCounters};
@@ -28,6 +28,7 @@ pub(super) fn text(shared: &Shared, node: &ControlNode) -> Result<Option<String>
         ControlNode::LockTable => Some(serde_json::to_value(namespace.locks().documents()?)),
         ControlNode::Advisory => Some(serde_json::to_value(namespace.advisory_of_all()?)),
         ControlNode::Session(id) => session(shared, *id)?.map(serde_json::to_value),
+        ControlNode::Intent(which) => intents::text(namespace, *which)?.map(Ok),
         ControlNode::Lock(id) => namespace.locks().document(id)?.map(serde_json::to_value),
         ControlNode::Document(key) => {
             namespace.store().get(key)?.map(|stored| Ok(document_json(key, &stored)))

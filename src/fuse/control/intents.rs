@@ -1,0 +1,57 @@
+//! What stands in `intents/`: the changes of several documents that are under way, on engines that need intents for them.
+
+use serde_json::{Value, json};
+
+use crate::document::{SessionId, Slot, SlotState};
+use crate::namespace::{Namespace, Result};
+use crate::store::cells::{Cell, CellKey, Listed};
+
+/// One of a session's intents, by its number.
+pub(super) type Which = (SessionId, u16);
+
+/// Those that have marked documents, or are about to; what is at rest is left out.
+///
+/// # Errors
+/// The store's.
+pub(super) fn under_way(namespace: &Namespace) -> Result<Vec<(Which, Slot)>> {
+    let Some(intents) = namespace.store().intents() else { return Ok(Vec::new()) };
+    let listed = intents.cells().list(Listed::Slots)?;
+    let found = listed.into_iter().filter_map(|(key, found)| match (key, &*found.ok()?.cell) {
+        (CellKey::Slot(session, number), Cell::Slot(slot)) => {
+            let is_at_rest =
+                matches!(slot.state, SlotState::Free | SlotState::Sealed) || slot.marked.is_empty();
+            (!is_at_rest).then(|| ((session, number), slot.clone()))
+        }
+        _ => None,
+    });
+    Ok(found.collect())
+}
+
+/// The name of its file, as OpenSearch has it as an id.
+pub(super) fn file_name((session, number): Which) -> String {
+    format!("{session}:{number}")
+}
+
+/// Which one a file is.
+pub(super) fn parse(name: &str) -> Option<Which> {
+    let (session, number) = name.split_once(':')?;
+    Some((session.parse().ok()?, number.parse().ok()?)).filter(|which| file_name(*which) == name)
+}
+
+/// What its file shows; none if it is at rest by now.
+///
+/// # Errors
+/// The store's.
+pub(super) fn text(namespace: &Namespace, which: Which) -> Result<Option<Value>> {
+    let found = under_way(namespace)?.into_iter().find(|(found, _)| *found == which);
+    Ok(found.map(|((session, number), slot)| {
+        let marked: Vec<_> = slot.marked.iter().map(|marked| marked.key.to_string()).collect();
+        json!({
+            "session": session,
+            "intent": number,
+            "use": slot.number,
+            "state": slot.state,
+            "marked": marked,
+        })
+    }))
+}
