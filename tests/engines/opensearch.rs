@@ -265,12 +265,13 @@ fn a_change_under_way_is_a_file(url: &str, two: &Two) {
     let slot = Slot { number: 1, state: SlotState::Pending, marked };
     let key = CellKey::Slot(SessionId(0x77), 3);
     let shown = two.point(1).join(".lockwood/intents");
+    until("nothing is under way", || fs::read_dir(&shown).unwrap().next().is_none());
     let begun = cells.cas(&key, None, Some(Cell::Slot(slot))).unwrap();
     let names: Vec<_> = fs::read_dir(&shown).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["0000000000000077:3"]);
     let text = fs::read_to_string(shown.join(&names[0])).unwrap();
     let found: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((&found["state"], &found["marked"]), (&"pending".into(), &serde_json::json!(["node:1"])));
+    assert_eq!((&found["use"], &found["marked"]), (&1.into(), &serde_json::json!(["node:1"])));
     cells.cas(&key, Some(begun), None).unwrap();
     assert!(!shown.join(&names[0]).exists() && fs::read_dir(&shown).unwrap().next().is_none());
 }

@@ -1,4 +1,5 @@
-//! What stands in `intents/`: the changes of several documents that are under way, on engines that need intents for them.
+//! What stands in `intents/`: the changes of several documents that are not decided yet, on engines that need intents for
+//! them.
 
 use serde_json::{Value, json};
 
@@ -9,7 +10,8 @@ use crate::store::cells::{Cell, CellKey, Listed};
 /// One of a session's intents, by its number.
 pub(super) type Which = (SessionId, u16);
 
-/// Those that have marked documents, or are about to; what is at rest is left out.
+/// Those that have marked documents, or are about to, and are not decided. A committed one may stand for long: it speaks for
+/// its marks until its slot is needed.
 ///
 /// # Errors
 /// The store's.
@@ -18,9 +20,8 @@ pub(super) fn under_way(namespace: &Namespace) -> Result<Vec<(Which, Slot)>> {
     let listed = intents.cells().list(Listed::Slots)?;
     let found = listed.into_iter().filter_map(|(key, found)| match (key, &*found.ok()?.cell) {
         (CellKey::Slot(session, number), Cell::Slot(slot)) => {
-            let is_at_rest =
-                matches!(slot.state, SlotState::Free | SlotState::Sealed) || slot.marked.is_empty();
-            (!is_at_rest).then(|| ((session, number), slot.clone()))
+            let is_under_way = slot.state == SlotState::Pending && !slot.marked.is_empty();
+            is_under_way.then(|| ((session, number), slot.clone()))
         }
         _ => None,
     });
@@ -38,7 +39,7 @@ pub(super) fn parse(name: &str) -> Option<Which> {
     Some((session.parse().ok()?, number.parse().ok()?)).filter(|which| file_name(*which) == name)
 }
 
-/// What its file shows; none if it is at rest by now.
+/// What its file shows; none if it is decided by now.
 ///
 /// # Errors
 /// The store's.
@@ -50,7 +51,6 @@ pub(super) fn text(namespace: &Namespace, which: Which) -> Result<Option<Value>>
             "session": session,
             "intent": number,
             "use": slot.number,
-            "state": slot.state,
             "marked": marked,
         })
     }))
