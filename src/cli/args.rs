@@ -138,9 +138,9 @@ Of volumes that many hosts share:
   lease=SECONDS          without a sign of life others take this mount for dead
                          (default 10, 1 to 600)
   hard, soft[=SECONDS]   how long each request of an operation waits for a
-                         server that is away before it fails (hard, the default: 60;
-                         soft: 5, or 0.1 to 3600); to mount it waits so long as
-                         well, 10 s at most
+                         server that is away before it fails (hard, the
+                         default: 60; soft: 5, or 0.1 to 3600); to mount waits
+                         as long, for PostgreSQL and Redis 10 s at most
   allow-volatile         take a server that may forget what it has
                          acknowledged: the volume when it restarts (Redis), or
                          changes that are not on disk yet (OpenSearch);
@@ -157,7 +157,7 @@ Examples:
   lockwood mount /var/lib/tree /mnt/tree
   lockwood mount /var/lib/tree /mnt/tree -o ro,lock_wait=5
   lockwood mount /var/lib/tree /mnt/one /mnt/two
-  lockwood mount 'postgres://lockwood@db/trees' /mnt/tree --locks redis://lock1,lock2,lock3
+  lockwood mount postgres://ada@db/trees /mnt/tree --locks redis://a,b,c
   lockwood mount /var/lib/tree /mnt/tree --foreground")]
 pub(super) struct Mount {
     /// The store: a directory, or the URL of a volume that many hosts share

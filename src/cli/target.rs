@@ -72,9 +72,20 @@ impl Target {
     }
 }
 
+impl Target {
+    /// The volume, if it is one that many hosts share, named by its URL or by a mount of it.
+    pub(super) fn shared(&self) -> Result<Option<SharedVolume>, Failure> {
+        match self {
+            Self::Shared(volume) => Ok(Some(volume.clone())),
+            Self::Mount(mount_point) => SharedVolume::mounted_at(mount_point),
+            Self::Store(_) => Ok(None),
+        }
+    }
+}
+
 impl SharedVolume {
     /// What is mounted at a mount point, if that is a volume that many hosts share.
-    pub(super) fn mounted_at(mount_point: &Path) -> Result<Option<Self>, Failure> {
+    fn mounted_at(mount_point: &Path) -> Result<Option<Self>, Failure> {
         let status = read_control(mount_point, "status")?.ok_or_else(|| no_control(mount_point, "status"))?;
         let Status { store, .. } = serde_json::from_str(&status)?;
         Ok(is_engine(&store).then(|| Place::parse(store.as_ref())).transpose()?.map(Self))

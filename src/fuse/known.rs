@@ -14,7 +14,7 @@ const SHARDS: usize = 64;
 pub(super) type Shard = HashMap<Ino, Given, RandomState>;
 
 /// What the kernel has of an inode.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Given {
     /// How often it was given it and has not forgotten it.
     times: u64,
@@ -50,7 +50,7 @@ impl Known {
 
     /// What the kernel has of an inode, if it has it.
     pub(super) fn get(&self, ino: Ino) -> Option<Given> {
-        self.of(ino).get(&ino).cloned()
+        self.of(ino).get(&ino).copied()
     }
 
     /// It is about to be given an inode.
@@ -61,16 +61,12 @@ impl Known {
         given.is_file = is_file;
     }
 
-    /// It has forgotten an inode that it was given so often. Returns whether it has it no longer.
+    /// It has forgotten an inode that it was given so often. Returns whether that was the last of what is no file.
     pub(super) fn take_back(&self, ino: Ino, times: u64) -> bool {
         let mut shard = self.of(ino);
-        let Entry::Occupied(mut given) = shard.entry(ino) else { return true };
+        let Entry::Occupied(mut given) = shard.entry(ino) else { return false };
         given.get_mut().times = given.get().times.saturating_sub(times);
-        let is_gone = given.get().times == 0;
-        if is_gone {
-            given.remove();
-        }
-        is_gone
+        given.get().times == 0 && !given.remove().is_file
     }
 
     /// It is about to be told that a file of an inode is open, which it was given before.

@@ -26,24 +26,18 @@ const BACKING_FILES_OPEN: usize = 64;
 
 pub(in crate::cli) fn run(arguments: &Check) -> Result<ExitCode, Failure> {
     let target = Target::find(&arguments.target)?;
-    let volume = match &target {
-        Target::Shared(volume) => Some(volume.clone()),
-        Target::Mount(mount_point) => SharedVolume::mounted_at(mount_point)?,
-        Target::Store(_) => None,
-    };
-    let report = match (target, &volume) {
-        (Target::Shared(_), Some(volume)) => shared(volume, arguments.collect)?,
-        (_, Some(volume)) if arguments.collect => shared(volume, true)?,
-        _ if arguments.collect => {
+    let volume = target.shared()?;
+    let report = match (&target, &volume) {
+        (Target::Mount(mount_point), _) if !arguments.collect => online(mount_point)?,
+        (Target::Store(store), _) if !arguments.collect => offline(store)?,
+        (_, Some(volume)) => shared(volume, arguments.collect)?,
+        (_, None) => {
             return Err(format!(
                 "--collect: {} is a store in a directory, which collects by itself; leave the option out",
                 arguments.target.display()
             )
             .into());
         }
-        (Target::Mount(mount_point), _) => online(&mount_point)?,
-        (Target::Store(store), _) => offline(&store)?,
-        (Target::Shared(volume), None) => shared(&volume, false)?,
     };
     let count = |name: &str| report["counts"][name].as_u64().unwrap_or_default();
     let code = match (count("violations"), count("changing")) {

@@ -51,12 +51,7 @@ struct Report {
 pub(in crate::cli) fn run(arguments: &Recover) -> Result<ExitCode, Failure> {
     let only = arguments.session;
     let target = Target::find(&arguments.target)?;
-    let shared = match &target {
-        Target::Shared(volume) => Some(volume.clone()),
-        Target::Mount(mount_point) => SharedVolume::mounted_at(mount_point)?,
-        Target::Store(_) => None,
-    };
-    let report = match (shared, &target) {
+    let report = match (target.shared()?, &target) {
         (Some(volume), _) => of_shared(&volume, only)?,
         (None, _) if only.is_some() => {
             return Err("a store in a directory is recovered as a whole: leave the session out".into());

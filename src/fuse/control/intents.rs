@@ -10,22 +10,37 @@ use crate::store::cells::{Cell, CellKey, Listed};
 /// One of a session's intents, by its number.
 pub(super) type Which = (SessionId, u16);
 
-/// Those that have marked documents, or are about to, and are not decided. A committed one may stand for long: it speaks for
-/// its marks until its slot is needed.
+/// All of them.
 ///
 /// # Errors
 /// The store's.
-pub(super) fn under_way(namespace: &Namespace) -> Result<Vec<(Which, Slot)>> {
+pub(super) fn under_way(namespace: &Namespace) -> Result<Vec<Which>> {
     let Some(intents) = namespace.store().intents() else { return Ok(Vec::new()) };
     let listed = intents.cells().list(Listed::Slots)?;
-    let found = listed.into_iter().filter_map(|(key, found)| match (key, &*found.ok()?.cell) {
-        (CellKey::Slot(session, number), Cell::Slot(slot)) => {
-            let is_under_way = slot.state == SlotState::Pending && !slot.marked.is_empty();
-            is_under_way.then(|| ((session, number), slot.clone()))
-        }
+    let found = listed.into_iter().filter_map(|(key, found)| match key {
+        CellKey::Slot(session, number) => undecided(&found.ok()?.cell).map(|_| (session, number)),
         _ => None,
     });
     Ok(found.collect())
+}
+
+/// This one, if it is under way.
+///
+/// # Errors
+/// The store's.
+pub(super) fn one(namespace: &Namespace, (session, number): Which) -> Result<Option<Slot>> {
+    let Some(intents) = namespace.store().intents() else { return Ok(None) };
+    let found = intents.cells().read(&CellKey::Slot(session, number))?;
+    Ok(found.and_then(|found| undecided(&found.cell).cloned()))
+}
+
+/// One that has marked documents, or is about to. A decided one may stand for long: it speaks for its marks until its slot
+/// is needed.
+fn undecided(cell: &Cell) -> Option<&Slot> {
+    match cell {
+        Cell::Slot(slot) if slot.state == SlotState::Pending && !slot.marked.is_empty() => Some(slot),
+        _ => None,
+    }
 }
 
 /// The name of its file, as OpenSearch has it as an id.
@@ -44,14 +59,9 @@ pub(super) fn parse(name: &str) -> Option<Which> {
 /// # Errors
 /// The store's.
 pub(super) fn text(namespace: &Namespace, which: Which) -> Result<Option<Value>> {
-    let found = under_way(namespace)?.into_iter().find(|(found, _)| *found == which);
-    Ok(found.map(|((session, number), slot)| {
+    let (session, number) = which;
+    Ok(one(namespace, which)?.map(|slot| {
         let marked: Vec<_> = slot.marked.iter().map(|marked| marked.key.to_string()).collect();
-        json!({
-            "session": session,
-            "intent": number,
-            "use": slot.number,
-            "marked": marked,
-        })
+        json!({ "session": session, "intent": number, "use": slot.number, "marked": marked })
     }))
 }

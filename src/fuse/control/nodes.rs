@@ -130,8 +130,7 @@ impl ControlNode {
             }
             Self::Intents => {
                 let which = intents::parse(name)?;
-                let mut under_way = intents::under_way(namespace).ok()?.into_iter();
-                under_way.any(|(found, _)| found == which).then_some(Self::Intent(which))
+                intents::one(namespace, which).ok()?.map(|_| Self::Intent(which))
             }
             Self::Documents => match name.strip_prefix("lock:") {
                 Some(id) => lock(namespace, id),
@@ -168,7 +167,7 @@ impl ControlNode {
             }
             Self::Intents => {
                 let under_way = intents::under_way(namespace).unwrap_or_default().into_iter();
-                under_way.map(|(which, _)| (intents::file_name(which), Self::Intent(which))).collect()
+                under_way.map(|which| (intents::file_name(which), Self::Intent(which))).collect()
             }
             _ => Vec::new(),
         }

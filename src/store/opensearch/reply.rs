@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::link::engine;
 use crate::store::StoreError;
 
-/// An answer. Its body is read when that is asked for first, and one way only: the text, of tens of
-/// megabytes perhaps, is not kept beside what was read.
+/// An answer. Its body is read when that is asked for first, and one way only: the text, of tens of megabytes perhaps, is
+/// not kept beside what was read.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
