@@ -316,7 +316,7 @@ pub(super) struct Recover {
     pub(super) target: PathBuf,
     /// Only this session
     pub(super) session: Option<SessionId>,
-    /// Print what was done as JSON: `recovered`, `live` and `of_no_session`
+    /// Print what was done as JSON: `recovered`, `live`, `of_no_session` and `crashed`
     #[arg(long)]
     pub(super) json: bool,
 }

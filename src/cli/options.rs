@@ -45,6 +45,9 @@ pub(super) struct Resolved {
     pub(super) of_daemon: Vec<String>,
 }
 
+/// Without meaning for a store with one owner.
+const OF_SHARED: [&str; 6] = ["cache_ttl", "lease", "soft", "hard", "allow-volatile", "allow-weak"];
+
 const KNOWN: &str = "ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, relatime, noatime, \
                      xattr, noxattr, allow_other, allow_root, lock_wait=SECONDS, locking=STRATEGY, threads=N, \
                      cache_size=MIB, passthrough=off|read|write, log=FILE; \
@@ -146,6 +149,12 @@ impl Resolved {
             // What waits for locks or the disk has threads of its own; more than cores only take each other's place.
             false => cores.clamp(2, 16),
         })
+    }
+
+    /// Those that say something of shared stores only, and nothing of one with one owner.
+    pub(super) fn of_shared(&self) -> Vec<&str> {
+        let of_shared = |option: &&str| OF_SHARED.contains(&option.split('=').next().unwrap_or_default());
+        self.of_daemon.iter().map(String::as_str).filter(of_shared).collect()
     }
 
     /// Which backing files the kernel is to read and write itself.
@@ -305,6 +314,14 @@ mod tests {
             (given.names_kernels, given.of_daemon.join(",")),
             (false, "lock_wait=9,noxattr".to_owned())
         );
+    }
+
+    #[test]
+    fn what_only_shared_stores_have_is_known() {
+        let resolved = resolve("lease=5,ro,soft,threads=3,cache_ttl=0,softer").map(|_| ());
+        assert!(resolved.is_err());
+        let resolved = resolve("lease=5,ro,soft,threads=3,cache_ttl=0").unwrap();
+        assert_eq!(resolved.of_shared(), ["lease=5", "soft", "cache_ttl=0"]);
     }
 
     #[test]

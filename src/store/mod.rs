@@ -15,6 +15,7 @@ pub mod conformance;
 mod counts;
 pub mod embedded;
 pub mod engine;
+mod full;
 pub mod intents;
 pub mod memory;
 mod notice;

@@ -110,6 +110,16 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
     begun.elapsed()
 }
 
+/// Unmounts it, once it is free: what another test starts has, until it is another program, all files that were open here.
+pub(crate) fn umount(point: &Path) {
+    let mut ran = None;
+    until("it is free", || {
+        let last = ran.insert(lockwood([OsStr::new("umount"), point.as_os_str()]));
+        last.code == 0 || !last.stderr.contains("is in use")
+    });
+    ran.expect("it was asked").ok();
+}
+
 /// Whether mounts can be made here. If not, says so where nothing captures it.
 pub(crate) fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root()
@@ -253,7 +263,7 @@ impl Mounted {
     }
 
     pub(crate) fn umount(&self) {
-        lockwood([OsStr::new("umount"), self.mount_point.as_os_str()]).ok();
+        umount(&self.mount_point);
     }
 
     pub(crate) fn remount(&mut self) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{lockwood, until};
+use crate::common::{lockwood, umount, until};
 use crate::postgres::server::PostgresServer;
 use crate::redis_server::RedisServer;
 use crate::two::Two;
@@ -47,7 +47,7 @@ fn sessions(two: &Two) -> [Value; 2] {
 fn a_mount_that_nobody_has_looked_at_says_that_its_store_is_away() {
     let Some(mut server) = RedisServer::start() else { return };
     let Some(mut two) = Two::mounted_with(server.url("volume"), ["lease=5,soft=2"; 2]) else { return };
-    lockwood([OsStr::new("umount"), two.point(1).as_os_str()]).ok();
+    umount(&two.point(1));
     lockwood([OsStr::new("mount"), OsStr::new(&two.url), two.point(1).as_os_str(), OsStr::new("-ohard")])
         .ok();
     server.kill();

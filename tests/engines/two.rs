@@ -8,7 +8,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Ran, can_mount, kill_daemons, lockwood, mount_entry};
+use crate::common::{Ran, can_mount, kill_daemons, lockwood, mount_entry, umount};
 use crate::postgres::server::PostgresServer;
 use crate::redis_server::RedisServer;
 
@@ -54,10 +54,10 @@ impl Two {
 
     pub(crate) fn mount(&mut self, at: usize) {
         let point = self.point(at);
-        let options = OsStr::new(self.options[at]);
-        let words =
-            [OsStr::new("mount"), OsStr::new(&self.url), point.as_os_str(), OsStr::new("-o"), options];
-        lockwood(words).ok();
+        let options =
+            format!("log={},{}", self.dir.path().join(format!("log{at}")).display(), self.options[at]);
+        let words = ["mount", &self.url].map(OsStr::new);
+        lockwood([&words[..], &[point.as_os_str(), OsStr::new("-o"), OsStr::new(&options)]].concat()).ok();
         self.daemons.push(self.status(at)["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap());
     }
 
@@ -73,7 +73,7 @@ impl Two {
     pub(crate) fn finish(self) {
         self.clean();
         for at in 0..2 {
-            lockwood([OsStr::new("umount"), self.point(at).as_os_str()]).ok();
+            umount(&self.point(at));
         }
         self.clean();
     }

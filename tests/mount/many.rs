@@ -62,7 +62,7 @@ impl Many {
     }
 
     pub(crate) fn umount(&self, mount: usize) {
-        lockwood([OsStr::new("umount"), self.points[mount].as_os_str()]).ok();
+        crate::common::umount(&self.points[mount]);
     }
 
     /// Judges the volume through every mount, and without any.

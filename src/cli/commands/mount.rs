@@ -43,6 +43,17 @@ pub(in crate::cli) fn run(arguments: &Mount) -> Result<ExitCode, Failure> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    let meaningless = resolved.of_shared().join(",");
+    if !arguments.daemon
+        && !meaningless.is_empty()
+        && let Ok(Place::Directory(store)) = Place::parse(&arguments.store)
+    {
+        // Said and not refused: one line of options may serve stores of both kinds.
+        eprintln!(
+            "lockwood: option {meaningless}: {} is a store with one owner, where this means nothing",
+            store.display()
+        );
+    }
     if !arguments.foreground && !arguments.daemon {
         let log =
             || daemon::log_path(&Place::parse(&arguments.store)?, &arguments.mount_points, resolved.log);

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::link::engine;
-use crate::store::StoreError;
+use crate::store::{StoreError, full};
 
 /// An answer. Its body is read when that is asked for first, and one way only: the text, of tens of megabytes perhaps, is
 /// not kept beside what was read.
@@ -86,7 +86,7 @@ pub(super) fn blocked(what: impl Into<String>, status: u16, body: &Value) -> Sto
         .iter()
         .any(|said| reason.contains(said))
     {
-        return StoreError::NoSpace;
+        return full::no_space(&format!("{reason}; make room on the disks of the OpenSearch nodes"));
     }
     engine(what, said(status, body))
 }

@@ -109,8 +109,12 @@ impl RoundTrips {
 pub(super) enum ConnectError {
     /// The server or this machine refused.
     Server(Error),
-    /// No answer in time, or no use of trying.
+    /// No answer in time.
+    Silent,
+    /// No use of trying.
     Other(String),
+    /// None of several hosts, each with its name, has let us in.
+    Hosts(Vec<(String, Self)>),
 }
 
 impl Connection {
@@ -126,18 +130,22 @@ impl Connection {
                 Ok(0 | 1) | Err(_) => within,
                 Ok(hosts) => (within / hosts).min(ENTER_WITHIN),
             };
-            let mut failed = ConnectError::Other("there is no host".to_owned());
+            let mut failed = Vec::new();
             for (at, host) in target.hosts() {
-                match tokio::time::timeout(each, enter(host, target.tls.as_ref())).await {
+                let error = match tokio::time::timeout(each, enter(host, target.tls.as_ref())).await {
                     Ok(Ok(entered)) => {
                         target.entered(at);
                         return Ok(entered);
                     }
-                    Ok(Err(error)) => failed = error,
-                    Err(_) => failed = ConnectError::Other("no answer in time".to_owned()),
-                }
+                    Ok(Err(error)) => error,
+                    Err(_) => ConnectError::Silent,
+                };
+                failed.push((target.host_name(at), error));
             }
-            Err(failed)
+            Err(match failed.pop() {
+                Some((_, only)) if failed.is_empty() => only,
+                last => ConnectError::Hosts(failed.into_iter().chain(last).collect()),
+            })
         })?;
         let wire = Wire { link: Some(link), lost: None, notifications: Vec::new() };
         Ok(Self { client, wire, runtime, statements: HashMap::new(), usable: true })

@@ -4,12 +4,18 @@ use tokio_postgres::Error;
 
 use super::connection::{ConnectError, Failure};
 use super::url::{Target, chain};
-use crate::store::StoreError;
+use crate::store::{StoreError, full};
+
+const UNREACHED: &str = "does it run, and may this machine reach it?";
 
 /// What to do next, by SQLSTATE.
 fn hint(error: &Error) -> Option<&'static str> {
     Some(match error.code()?.code() {
-        "28P01" | "28000" => {
+        "28000" => {
+            "the server does not let this user in from here: see its pg_hba.conf (hostssl lines are for encrypted \
+             connections only), and whether the role may log in"
+        }
+        "28P01" => {
             "check user and password: they come from the URL, from LOCKWOOD_PASSWORD or PGPASSWORD, or from the \
              password file (passfile=FILE)"
         }
@@ -38,24 +44,41 @@ fn passes(error: &Error) -> bool {
 }
 
 fn failed(target: &Target, what: &str, cause: String, hint: Option<&str>) -> StoreError {
-    let hint = hint.map_or_else(String::new, |hint| format!(" ({hint})"));
-    StoreError::Engine { what: format!("{target}: {what}{hint}"), source: cause.into() }
+    StoreError::Engine { what: format!("{target}: {what}{}", in_parentheses(hint)), source: cause.into() }
+}
+
+fn in_parentheses(hint: Option<&str>) -> String {
+    hint.map_or_else(String::new, |hint| format!(" ({hint})"))
 }
 
 /// A connection that did not come about, and whether to try again.
 pub(super) fn connecting(target: &Target, error: &ConnectError) -> (StoreError, bool) {
-    let what = "cannot connect";
+    let (cause, hint, passes) = refused(error);
+    (failed(target, "cannot connect", cause, hint), passes)
+}
+
+/// Why somebody was not let in, what to do, and whether to try again.
+fn refused(error: &ConnectError) -> (String, Option<&'static str>, bool) {
     match error {
         ConnectError::Server(error) => {
             let text = chain(error);
-            let hint = hint(error).or_else(|| {
-                text.contains("password").then_some("give it in LOCKWOOD_PASSWORD or in passfile=FILE")
-            });
-            let hint = hint
-                .or_else(|| error.code().is_none().then_some("does it run, and may this machine reach it?"));
-            (failed(target, what, text.clone(), hint), passes(error))
+            let hint = hint(error)
+                .or_else(|| {
+                    text.contains("password").then_some("give it in LOCKWOOD_PASSWORD or in passfile=FILE")
+                })
+                .or_else(|| error.code().is_none().then_some(UNREACHED));
+            (text, hint, passes(error))
         }
-        ConnectError::Other(text) => (failed(target, what, text.clone(), None), text == "no answer in time"),
+        ConnectError::Silent => ("no answer in time".to_owned(), Some(UNREACHED), true),
+        ConnectError::Other(text) => (text.clone(), None, false),
+        // One that may let us in in a moment is enough.
+        ConnectError::Hosts(all) => {
+            let each = all.iter().map(|(name, error)| {
+                let (cause, hint, _) = refused(error);
+                format!("{name}: {cause}{}", in_parentheses(hint))
+            });
+            (each.collect::<Vec<_>>().join("; "), None, all.iter().any(|(_, error)| refused(error).2))
+        }
     }
 }
 
@@ -64,7 +87,9 @@ pub(super) fn running(target: &Target, what: &str, failure: &Failure) -> StoreEr
     match failure {
         Failure::Refused { error, .. } | Failure::Unsendable(error) => {
             match error.code().map(|code| code.code()) {
-                Some("53100") => StoreError::NoSpace,
+                Some("53100") => {
+                    full::no_space(&format!("{target}: {}; make room on the server's disk", chain(error)))
+                }
                 _ => failed(target, what, chain(error), hint(error)),
             }
         }
@@ -77,4 +102,23 @@ pub(super) fn again(error: &Error) -> bool {
     error
         .code()
         .is_some_and(|code| matches!(code.code(), "40P01" | "40001" | "26000" | "0A000" | "25006" | "57P01"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::postgres::connection::Connection;
+
+    #[test]
+    fn of_several_hosts_each_is_told_with_what_is_wrong_there() {
+        // Nobody listens on these ports, or may.
+        let target = Target::parse("postgres://ada@127.0.0.1:1,127.0.0.1:2/trees").unwrap();
+        let error = Connection::open(&target, Duration::from_secs(5)).err().unwrap();
+        let (told, again) = connecting(&target, &error);
+        let text = chain(&told);
+        assert!(again && text.contains("127.0.0.1:1: ") && text.contains("127.0.0.1:2: "), "{text}");
+        assert_eq!(text.matches(UNREACHED).count(), 2, "{text}");
+    }
 }

@@ -169,6 +169,12 @@ impl Target {
         (0..self.hosts.len()).map(move |n| (first + n) % self.hosts.len()).map(|at| (at, &self.hosts[at]))
     }
 
+    /// A host as people know it.
+    pub(super) fn host_name(&self, host: usize) -> String {
+        let places = places(&self.hosts[host]).into_iter().map(|(name, port)| format!("{name}:{port}"));
+        places.collect::<Vec<_>>().join(",")
+    }
+
     /// This host has let us in. If it did so because it is the primary, it is tried first from now on, so that a dead host
     /// before it in the URL is not waited for each time. A replica is given up for another host, and so must not come first.
     pub(super) fn entered(&self, host: usize) {

@@ -6,7 +6,7 @@
 use redis::{ErrorKind, RedisError};
 
 use super::address::Address;
-use crate::store::StoreError;
+use crate::store::{StoreError, full};
 
 /// A request that did not succeed.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Failed {
     /// The error for the caller. `what` was to be done.
     pub(super) fn for_caller(&self, address: &Address, what: &str) -> StoreError {
         if matches!(self, Self::Refused(error) if error.code() == Some("OOM")) {
-            return StoreError::NoSpace;
+            return full::no_space(&format!("{address}: {}", explain(self.error(), address)));
         }
         StoreError::Engine {
             what: format!("{address}: {what}"),

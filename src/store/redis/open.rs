@@ -46,7 +46,8 @@ pub enum OpenError {
     /// It forgets at a restart.
     #[error(
         "{server}: this server forgets documents when it restarts (appendonly is off): set \"appendonly yes\" \
-         (CONFIG SET appendonly yes, then CONFIG REWRITE), or allow a volatile store"
+         (CONFIG SET appendonly yes, then CONFIG REWRITE), or for tests take it \
+         all the same (lockwood format --allow-volatile, lockwood mount -o allow-volatile)"
     )]
     Volatile {
         /// Which server.
@@ -55,7 +56,8 @@ pub enum OpenError {
     /// It throws documents away when it is full.
     #[error(
         "{server}: this server throws documents away when it is full (maxmemory-policy {policy}): set \
-         \"maxmemory-policy noeviction\", or allow a volatile store"
+         \"maxmemory-policy noeviction\", or for tests take it \
+         all the same (lockwood format --allow-volatile, lockwood mount -o allow-volatile)"
     )]
     Evicts {
         /// Which server.
@@ -66,7 +68,8 @@ pub enum OpenError {
     /// It does not say whether it forgets.
     #[error(
         "{server}: this server forbids both CONFIG GET and INFO, so nobody knows whether it forgets documents at a \
-         restart: allow one of them (ACL +config|get or +info), or allow a volatile store"
+         restart: allow one of them (ACL +config|get or +info), or for tests take it \
+         all the same (lockwood format --allow-volatile, lockwood mount -o allow-volatile)"
     )]
     Silent {
         /// Which server.

@@ -71,7 +71,7 @@ impl Volume {
     }
 
     fn umount(&self, at: usize) {
-        self.lockwood(&["umount", self.points[at].to_str().unwrap()]).ok();
+        crate::common::umount(&self.points[at]);
     }
 
     fn log(&self, at: usize) -> PathBuf {

@@ -12,7 +12,7 @@ use super::server::PostgresServer;
 use super::{empty, format, open};
 use crate::common::until;
 
-const TRIES: u64 = 5;
+const TRIES: u64 = 50;
 
 fn orphan() -> Document {
     Document::Orphan(Orphan { session: SessionId(1) })
@@ -33,18 +33,19 @@ fn every_request_is_one_round_trip() {
     let trips = |work: &dyn Fn()| {
         let before = store.round_trips();
         // The shortest: a machine that is busy makes any of them longer.
-        let took = (0..TRIES).map(|_| {
+        let (mut tries, mut shortest) = (0, f64::MAX);
+        while tries < TRIES && shortest >= 1.9 {
+            tries += 1;
             let begun = Instant::now();
             work();
-            begun.elapsed()
-        });
-        let trips = took.min().unwrap().as_secs_f64() / 0.04;
-        assert!((1.0..1.9).contains(&trips), "it took the time of {trips} round trips");
-        store.round_trips() - before
+            shortest = shortest.min(begun.elapsed().as_secs_f64() / 0.04);
+        }
+        assert!((1.0..1.9).contains(&shortest), "it took the time of {shortest} round trips");
+        assert_eq!(store.round_trips() - before, tries);
     };
-    assert_eq!(trips(&|| drop(store.get(&keys[0]).unwrap())), TRIES);
-    assert_eq!(trips(&|| drop(store.get_many(&keys).unwrap())), TRIES);
-    assert_eq!(trips(&|| assert!(store.commit(&commit(3)).is_ok())), TRIES);
+    trips(&|| drop(store.get(&keys[0]).unwrap()));
+    trips(&|| drop(store.get_many(&keys).unwrap()));
+    trips(&|| assert!(store.commit(&commit(3)).is_ok()));
 }
 
 /// Not judged, since machines differ: prints what a commit takes beside a plain change of one row.

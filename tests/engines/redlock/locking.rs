@@ -8,6 +8,8 @@ use lockwood::document::SessionId;
 use lockwood::lock::redlock::Settings;
 use lockwood::lock::{LockError, LockSet, Wait};
 
+use crate::common::until;
+
 use super::{Fleet, Party, VOLUME, hold, id, servers};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -188,13 +190,16 @@ fn people_see_what_a_majority_says() {
     let minority =
         Party::with(servers(&fleet.list_of(&[1]), Duration::ZERO), 3, Settings { ttl: TTL, extend: false });
     let _ghost = minority.try_hold("/ghost", Exclusive).unwrap();
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let late = other.locks.acquire(&hold("/clinton", Exclusive), "late", Duration::from_millis(400));
-            assert!(late.is_err());
+            let give_up = || is_over.load(Ordering::SeqCst);
+            let wait = Wait { longest: super::WAIT, give_up: Some(&give_up) };
+            assert!(other.locks.acquire(&hold("/clinton", Exclusive), "late", wait).is_err());
         });
-        std::thread::sleep(Duration::from_millis(200));
-        let seen: Vec<_> = one.locks.documents().unwrap().into_iter().map(Result::unwrap).collect();
+        let documents = || one.locks.documents().unwrap().into_iter().map(Result::unwrap).collect::<Vec<_>>();
+        until("somebody waits", || documents().iter().any(|lock| !lock.waiters.is_empty()));
+        let seen = documents();
         let ids: Vec<_> =
             seen.iter().map(|lock| (lock.id.encoded(), lock.lock_type, lock.lock_count)).collect();
         assert_eq!(
@@ -206,6 +211,7 @@ fn people_see_what_a_majority_says() {
         assert_eq!((waiter.session, waiter.lock_type, &*waiter.operation), (SessionId(2), Exclusive, "late"));
         assert_eq!(one.locks.document(&id("/clinton")).unwrap().as_ref(), seen.first());
         assert_eq!(one.locks.document(&id("/ghost")).unwrap(), None);
+        is_over.store(true, Ordering::SeqCst);
     });
     // By hand.
     let key = format!("{{locks}}:redlock:{VOLUME}:%2Fclinton%2Fa%20b");

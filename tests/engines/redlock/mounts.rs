@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::volume::format;
-use crate::common::{Held, can_mount, is_alive, lockwood, program, run, signal, until};
+use crate::common::{Held, can_mount, is_alive, lockwood, program, run, signal, umount, until};
 use crate::redis_server::RedisServer;
 
 const SECRET: &str = "s3cret-of-the-locks";
@@ -144,7 +144,7 @@ fn locks_are_seen_by_all_and_passwords_by_nobody() {
     }
     assert!(seen.contains("--locks") && !seen.contains(SECRET), "{seen}");
     for point in &mounts.points {
-        lockwood(["umount".as_ref(), point.as_os_str()]).ok();
+        umount(point);
     }
 }
 
@@ -162,7 +162,7 @@ fn what_a_killed_mount_held_is_free_at_once_on_its_own_host() {
     assert!(!is_alive(pid));
     drop(held);
     lockwood(["check".as_ref(), mounts.points[1].as_os_str()]).ok();
-    lockwood(["umount".as_ref(), mounts.points[1].as_os_str()]).ok();
+    umount(&mounts.points[1]);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn without_a_majority_renames_fail_and_say_why_and_all_else_goes_on() {
     mounts.servers[0].restart();
     fs::rename(&from, &to).unwrap();
     for point in &mounts.points {
-        lockwood(["umount".as_ref(), point.as_os_str()]).ok();
+        umount(point);
     }
 }
 
@@ -207,6 +207,6 @@ fn a_mount_that_stood_still_for_too_long_changes_nothing() {
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
     drop(held);
     lockwood(["check".as_ref(), mounts.points[1].as_os_str()]).ok();
-    lockwood(["umount".as_ref(), mounts.points[0].as_os_str()]).ok();
-    lockwood(["umount".as_ref(), mounts.points[1].as_os_str()]).ok();
+    umount(&mounts.points[0]);
+    umount(&mounts.points[1]);
 }
