@@ -1,5 +1,5 @@
-//! That a server is full: said in the log, where whoever keeps it looks. Programs are told that no space is left, and the tree
-//! does not know of which server.
+//! That a server is full: said in the log, where whoever keeps it looks. Programs are told that no space is left, and the
+//! tree does not know of which server.
 
 use std::time::{Duration, Instant};
 

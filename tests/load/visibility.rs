@@ -33,9 +33,9 @@ visibility: how soon a change on one host is seen on every other (scripts/hosts 
   --seed N           the pauses before the changes
 
 Who opens a file after a close, or after a rename over it, must read what was written at once: there the bound is 0.
-Prints for each kind the median and the longest time for which a host still showed the old, and until it was seen. Where a bound
-above 0 was missed all rounds are made once more, and must miss it again. Exit code: 0 within the bound, 1 not so, 2 could not
-run.";
+Prints for each kind the median and the longest time for which a host still showed the old, and until it was seen. Where a
+bound above 0 was missed all rounds are made once more, and to fail must miss it again. Exit code: 0 within the bound, 1
+not so, 2 could not run.";
 
 /// Nobody waits longer for a change to be seen.
 const PATIENCE: Duration = Duration::from_secs(20);
