@@ -14,9 +14,8 @@ use super::locker::Locker;
 use super::{Held, signal, until, wait};
 use lockwood::ambient::monotonic;
 
-/// How soon a wait ends over most engines. The daemon looks four times a second, and the machine does other things too; a
-/// wait that nothing ends lasts 30 s.
-pub(crate) const SOON: Duration = Duration::from_secs(5);
+/// How soon a wait ends over most engines. The daemon looks four times a second, and the machine does other things too.
+pub(crate) const SOON: Duration = Duration::from_secs(1);
 const INTERRUPTED: &str = "errno 4";
 
 /// How many wait for the lock of `/d`, as a mount shows it.

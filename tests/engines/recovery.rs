@@ -36,7 +36,7 @@ pub(crate) struct Lonely {
 
 impl Lonely {
     pub(crate) fn mounted(url: String) -> Option<Self> {
-        Self::mounted_with(url, Duration::from_secs(2), Duration::from_secs(5))
+        Self::mounted_with(url, Duration::from_secs(2), Duration::from_secs(1))
     }
 
     pub(crate) fn mounted_with(url: String, lease: Duration, soft: Duration) -> Option<Self> {
