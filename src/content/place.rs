@@ -130,10 +130,10 @@ impl Contents {
         }
     }
 
-    /// Removes the bytes of an inode, also what a crash has left beyond its size; absent is fine.
+    /// Removes the bytes of an inode that has no node any more, also what a crash has left beyond its size; absent is fine.
     ///
     /// # Errors
-    /// Those of [`BackingFiles::remove`]; the store's.
+    /// Those of [`BackingFiles::remove`]; `Conflict` if there is a node in a shared store; the store's.
     pub fn remove(&self, ino: u64) -> Result<(), ContentError> {
         match self {
             Self::Backing(files) => files.remove(ino),

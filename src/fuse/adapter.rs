@@ -408,19 +408,20 @@ impl Filesystem for Adapter {
         &self,
         _request: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        FileHandle(losses): FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
         self.aside(move |adapter| {
-            reply_empty(reply, adapter.namespace().sync().map_err(failed("fsync", ino)));
+            reply_empty(reply, adapter.namespace().sync_directory(losses).map_err(failed("fsync", ino)));
         });
     }
 
     fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.count();
         // Not to be kept by the kernel: it ends a listing at an offset whose entry has gone since.
-        reply.opened(FileHandle(0), FopenFlags::empty());
+        // Its handle says since when it is open, for its fsync.
+        reply.opened(FileHandle(self.namespace().losses()), FopenFlags::empty());
     }
 
     fn releasedir(

@@ -243,7 +243,15 @@ impl Worker {
     }
 
     fn remove(&self, ino: Ino) -> Result<()> {
-        self.contents.remove(ino.0)?;
+        match self.contents.remove(ino.0).map_err(NamespaceError::from) {
+            Err(NamespaceError::Conflict(_)) => {
+                log::warn!(
+                    "inode {ino} is back, as the store has lost the change that removed it: its bytes stay"
+                );
+                return Ok(());
+            }
+            removed => removed?,
+        }
         self.store.commit(&Commit::new().delete(Key::Orphan(ino)))?;
         Ok(())
     }

@@ -94,7 +94,7 @@ pub enum NamespaceError {
     /// Bytes that were kept back after they were acknowledged did not reach the store. Logged, with the inode, when it
     /// happened.
     #[error(
-        "bytes that were written before did not reach the store and are lost; the log of the mount says which and why"
+        "what was written before is lost, as it did not reach the store, or its disk; the log of the mount says more"
     )]
     BytesLost {
         /// Because the store has no room.

@@ -116,6 +116,7 @@ impl Process {
         membership: Option<Membership>,
     ) -> Namespace {
         let gate = Arc::<Gate>::default();
+        let losses = self.contents.is_shared().then(|| self.store.losses());
         Namespace {
             numbers: InodeNumbers::new(Arc::clone(&self.store), Arc::clone(&gate)),
             in_doubt: InDoubt::new(Arc::clone(&self.store), Arc::clone(&gate), session),
@@ -134,7 +135,7 @@ impl Process {
             peers: self.peers,
             advisory: self.advisory,
             opens: Mutex::default(),
-            write_back: WriteBack::new(self.settings.write_back_bytes),
+            write_back: WriteBack::new(self.settings.write_back_bytes, losses),
             passthrough: Arc::default(),
         }
     }

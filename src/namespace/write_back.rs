@@ -30,6 +30,8 @@ pub(super) const FLUSH_AFTER: Duration = Duration::from_secs(5);
 pub(super) struct WriteBack {
     /// As many bytes may be there at most; 0: every write is a commit.
     limit_bytes: u64,
+    /// Whether the store may lose what it has acknowledged.
+    may_lose: bool,
     state: Mutex<State>,
 }
 
@@ -41,6 +43,8 @@ struct State {
     handles: HashMap<Ino, HashMap<u64, Option<Lost>>>,
     flushes: u64,
     lost_bytes: u64,
+    /// As many losses of the store's the open files were told of.
+    store_losses: u64,
 }
 
 /// What attributes and the clock need to know of a file whose bytes wait.
@@ -157,8 +161,10 @@ impl Drop for Reserved<'_> {
 }
 
 impl WriteBack {
-    pub(super) fn new(limit_bytes: u64) -> Self {
-        Self { limit_bytes, state: Mutex::default() }
+    /// For a store that may lose what it has acknowledged, and has done so as often as is said; none: it stops instead.
+    pub(super) fn new(limit_bytes: u64, losses: Option<u64>) -> Self {
+        let state = State { store_losses: losses.unwrap_or_default(), ..State::default() };
+        Self { limit_bytes, may_lose: losses.is_some(), state: Mutex::new(state) }
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -231,9 +237,23 @@ impl WriteBack {
         }
     }
 
+    /// The store has lost changes that it had acknowledged, so often by now. What they were nobody knows: all files that are
+    /// open are told.
+    pub(super) fn store_has_lost(&self, losses: u64) {
+        let mut state = self.state.lock();
+        if losses > state.store_losses {
+            state.store_losses = losses;
+            state
+                .handles
+                .values_mut()
+                .flat_map(HashMap::values_mut)
+                .for_each(|owed| *owed = Some(Lost::Failed));
+        }
+    }
+
     /// A file was opened.
     pub(super) fn opened(&self, ino: Ino, handle: u64) {
-        if self.is_on() {
+        if self.is_on() || self.may_lose {
             self.state.lock().handles.entry(ino).or_default().insert(handle, None);
         }
     }
@@ -288,7 +308,7 @@ mod tests {
 
     #[test]
     fn room_is_bounded_and_comes_back() {
-        let account = WriteBack::new(10);
+        let account = WriteBack::new(10, None);
         let first = account.reserve(6).unwrap();
         assert!(account.reserve(5).is_none());
         first.used(4);
@@ -300,7 +320,7 @@ mod tests {
 
     #[test]
     fn each_open_file_is_told_of_what_is_lost_until_it_is_synced() {
-        let account = WriteBack::new(10);
+        let account = WriteBack::new(10, None);
         let ino = Ino(7);
         account.opened(ino, 1);
         account.opened(ino, 2);
@@ -312,5 +332,18 @@ mod tests {
         let expected = [Some(Lost::NoSpace), None, None];
         assert_eq!((told(false), told(true), told(true)), (expected, expected, [None; 3]));
         assert_eq!(account.counters().lost_bytes, 3);
+    }
+
+    #[test]
+    fn each_open_file_is_told_once_of_what_the_store_has_lost() {
+        let account = WriteBack::new(0, Some(0));
+        account.opened(Ino(7), 1);
+        account.opened(Ino(8), 2);
+        account.store_has_lost(1);
+        account.store_has_lost(1);
+        account.opened(Ino(8), 3);
+        let told = |take| [(7, 1), (8, 2), (8, 3)].map(|(ino, handle)| account.lost(Ino(ino), handle, take));
+        let expected = [Some(Lost::Failed), Some(Lost::Failed), None];
+        assert_eq!((told(false), told(true), told(true)), (expected, expected, [None; 3]));
     }
 }

@@ -295,6 +295,10 @@ impl Store for CachedStore {
         self.engine.sync()
     }
 
+    fn losses(&self) -> u64 {
+        self.engine.losses()
+    }
+
     fn lost_after_sync(&self) -> Duration {
         self.engine.lost_after_sync()
     }
@@ -317,9 +321,7 @@ impl Store for CachedStore {
     }
 
     fn forget(&self, keys: &[Key]) {
-        for key in keys {
-            self.memory.documents.remove(key);
-        }
+        keys.iter().for_each(|key| drop(self.memory.documents.remove(key)));
         self.engine.forget(keys);
     }
 

@@ -288,8 +288,15 @@ pub trait Store: Reader {
     /// Makes every commit that has returned survive a power cut, but those of [`Durability::Delayed`].
     ///
     /// # Errors
-    /// [`StoreError::Stopped`]: after a failed sync nobody knows what is on disk.
+    /// [`StoreError::Stopped`]: after a failed sync nobody knows what is on disk. [`StoreError::Engine`] where a server was
+    /// asked in vain, or has lost such commits ([`losses`](Self::losses)).
     fn sync(&self) -> Result<(), StoreError>;
+
+    /// How often changes that had been acknowledged were found to be gone: what was committed before, and not synced, may be
+    /// lost. The next [`sync`](Self::sync) fails, and every one that waits then.
+    fn losses(&self) -> u64 {
+        0
+    }
 
     /// For how long after [`sync`](Self::sync) has returned a power cut may still undo what was committed before it. Not at
     /// all, but where the engine cannot be asked to wait for its disk.

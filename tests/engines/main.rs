@@ -17,6 +17,7 @@ mod moved;
 mod opens;
 mod opensearch;
 mod postgres;
+mod power;
 mod recovery;
 #[allow(dead_code, reason = "its other users need the rest")]
 mod redis_server;

@@ -1,6 +1,7 @@
 //! A Redis server of a test's own: on a free port of this host, in a temporary directory, gone with it when it is dropped.
 //! Used by path from wherever a test needs one; names nothing of Lockwood.
 
+use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+/// Which server, if not the one that Debian has: another release, or Valkey.
+const PROGRAM_VARIABLE: &str = "LOCKWOOD_REDIS_SERVER";
 const PROGRAM: &str = "redis-server";
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 500;
@@ -29,7 +32,7 @@ impl RedisServer {
 
     /// One with these options.
     pub(crate) fn start_with(options: &[&str]) -> Option<Self> {
-        let there = Command::new(PROGRAM).arg("--version").stdout(Stdio::null()).status();
+        let there = Command::new(program()).arg("--version").stdout(Stdio::null()).status();
         if there.is_err() {
             eprintln!(
                 "\n*** SKIPPED: {PROGRAM} is not installed (Debian: redis-server); nothing was tested ***\n"
@@ -60,7 +63,7 @@ impl RedisServer {
     }
 
     fn run(&mut self) -> bool {
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(program());
         command
             .args(["--bind", "127.0.0.1", "--save", "", "--logfile", "log", "--daemonize", "no"])
             .args(["--port".to_owned(), self.port.to_string()])
@@ -94,6 +97,27 @@ impl RedisServer {
         }
     }
 
+    /// What a power cut now would leave of its files, at least. To be put back by [`RedisServer::lose_power`].
+    pub(crate) fn on_disk(&self) -> TempDir {
+        let kept = tempfile::tempdir().expect("a temporary directory");
+        copy(self.dir.path(), kept.path());
+        kept
+    }
+
+    /// Ends it as a power cut would that leaves this on its disk, and starts it again.
+    pub(crate) fn lose_power(&mut self, kept: &TempDir) {
+        self.kill();
+        for entry in std::fs::read_dir(kept.path()).expect("the copy") {
+            let name = entry.expect("an entry").file_name();
+            let place = self.dir.path().join(&name);
+            if place.is_dir() {
+                std::fs::remove_dir_all(&place).expect("the files of the server");
+            }
+        }
+        copy(kept.path(), self.dir.path());
+        self.restart();
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -109,6 +133,23 @@ impl RedisServer {
 
     fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+fn program() -> OsString {
+    std::env::var_os(PROGRAM_VARIABLE).unwrap_or_else(|| PROGRAM.into())
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            std::fs::create_dir_all(&target).expect("a directory");
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).expect("a file");
+        }
     }
 }
 

@@ -115,10 +115,11 @@ fn collect_garbage(chunks: &Chunks, report: &Report) -> Result<bool, Failure> {
     if removed > 0 {
         eprintln!("lockwood: removed the chunks of {removed} files that are gone");
     }
-    let Some(store) = chunks.objects().filter(|_| !objects.is_empty()) else { return Ok(removed > 0) };
-    objects.iter().try_for_each(|name| store.remove(name))?;
-    eprintln!("lockwood: removed {} objects that nothing names", objects.len());
-    Ok(true)
+    let gone = chunks.collect_objects(objects.into_iter().map(ToOwned::to_owned).collect())?;
+    if gone > 0 {
+        eprintln!("lockwood: removed {gone} objects that nothing names");
+    }
+    Ok(removed + gone > 0)
 }
 
 fn judged(judge: Judgement, inputs: &Inputs<'_>) -> Result<Report, StoreError> {

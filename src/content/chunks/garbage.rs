@@ -4,12 +4,12 @@
 //! A session that has ended names nothing any more: every commit checks its session. So what it has not named by then is
 //! garbage, however young; and what a living one has put is left alone.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{Chunks, bytes_of};
 use crate::content::error::ContentError;
-use crate::document::{Ino, Key, ObjectRef, SessionId};
+use crate::document::{Ino, Key, ObjectName, ObjectRef, SessionId};
+use crate::store::{Store, StoreError};
 
 /// As many chunks are looked at in one request.
 const CHUNKS_LOOKED_AT: usize = 256;
@@ -26,21 +26,9 @@ impl Chunks {
     /// The store's, or the object store's.
     pub fn collect_of(&self, session: SessionId) -> Result<u64, ContentError> {
         let Some(objects) = self.objects() else { return Ok(0) };
-        let mut found = VecDeque::new();
-        objects.list_of(Some(session), &mut |object| found.push_back(object))?;
-        let mut garbage = Vec::new();
-        while !found.is_empty() {
-            let page: Vec<_> = found.drain(..found.len().min(CHUNKS_LOOKED_AT)).collect();
-            let keys: Vec<Key> =
-                page.iter().map(|object| Key::Chunk(Ino(object.made.ino), object.made.index)).collect();
-            for (object, stored) in page.into_iter().zip(self.shared.store.get_many(&keys)?) {
-                let named = stored.as_ref().map(bytes_of).transpose()?.map(|bytes| ObjectRef::decode(bytes));
-                // What cannot be told may be named.
-                if named.is_none_or(|named| named.is_ok_and(|named| named.object != object.name)) {
-                    garbage.push(object.name);
-                }
-            }
-        }
+        let mut found = Vec::new();
+        objects.list_of(Some(session), &mut |object| found.push(object.name))?;
+        let garbage = unnamed(&*self.shared.store, found)?;
         if garbage.is_empty() {
             return Ok(0);
         }
@@ -52,9 +40,18 @@ impl Chunks {
             return Ok(0);
         }
         self.settle()?;
-        for name in &garbage {
-            objects.remove(name)?;
-        }
+        self.collect_objects(garbage)
+    }
+
+    /// Removes those of these objects that nothing names, and returns how many. Whoever found that nothing does has waited
+    /// since then until no power cut undoes that ([`settle`](Self::settle)); one may have before.
+    ///
+    /// # Errors
+    /// The store's, or the object store's.
+    pub fn collect_objects(&self, names: Vec<String>) -> Result<u64, ContentError> {
+        let Some(objects) = self.objects() else { return Ok(0) };
+        let garbage = unnamed(&*self.shared.store, names)?;
+        garbage.iter().try_for_each(|name| objects.remove(name))?;
         Ok(garbage.len() as u64)
     }
 
@@ -83,4 +80,29 @@ impl Chunks {
         std::thread::sleep(self.shared.store.lost_after_sync());
         Ok(())
     }
+}
+
+/// Those of these objects that no chunk names, as the engine has it now.
+///
+/// # Errors
+/// The store's.
+pub(super) fn unnamed(store: &dyn Store, names: Vec<String>) -> Result<Vec<String>, StoreError> {
+    let of_chunk = |name: String| {
+        let made = ObjectName::parse(&name)?;
+        Some((Key::Chunk(Ino(made.ino), made.index), name))
+    };
+    // What is no object of ours is nobody's garbage either.
+    let (keys, names): (Vec<Key>, Vec<String>) = names.into_iter().filter_map(of_chunk).unzip();
+    store.forget(&keys);
+    let mut unnamed = Vec::new();
+    for (keys, names) in keys.chunks(CHUNKS_LOOKED_AT).zip(names.chunks(CHUNKS_LOOKED_AT)) {
+        for (name, stored) in names.iter().zip(store.get_many(keys)?) {
+            let named = stored.as_ref().map(bytes_of).transpose()?.map(|bytes| ObjectRef::decode(bytes));
+            // What cannot be told may be named.
+            if named.is_none_or(|named| named.is_ok_and(|named| named.object != *name)) {
+                unnamed.push(name.clone());
+            }
+        }
+    }
+    Ok(unnamed)
 }

@@ -138,10 +138,10 @@ impl Chunks {
         ChunkFile { chunks: self.clone(), ino: Ino(ino), state: Arc::default() }
     }
 
-    /// Removes every chunk of an inode; absent is fine.
+    /// Removes every chunk of an inode that has no node any more; absent is fine.
     ///
     /// # Errors
-    /// The store's; some may then be removed, and doing it again completes it.
+    /// `Conflict` if there is a node; the store's; some may then be removed, and doing it again completes it.
     pub fn remove(&self, ino: u64) -> Result<(), ContentError> {
         self.file(ino).truncate(0, None)
     }
@@ -334,12 +334,13 @@ impl ChunkFile {
         Key::Chunk(self.ino, index)
     }
 
-    /// A commit of the session's, if the node still has the version `under`.
+    /// A commit of the session's, if the node still has the version `under`; none: if there is no node (any more). A store
+    /// may lose its last commits, and what was removed is back then, with its bytes.
     fn commit(&self, under: Option<Version>) -> Commit {
         let commit = Commit { session: self.chunks.session, ..Commit::new() };
         match under {
             Some(version) => commit.at(Key::Node(self.ino), version),
-            None => commit,
+            None => commit.absent(Key::Node(self.ino)),
         }
     }
 

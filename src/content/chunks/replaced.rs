@@ -2,7 +2,8 @@
 //!
 //! What is hard: on an engine that writes to its disk once in a while, a power cut undoes the last commits, and a chunk
 //! names again what it named before them. So an object goes only after a sync of the store that has begun after the commit
-//! which stopped naming it; one sync goes before all that wait. Nobody else waits for it, unless too many do.
+//! which stopped naming it; one sync goes before all that wait. And after it the chunks are looked at again: a power cut may
+//! have come before it. Nobody else waits for it, unless too many do.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,9 +11,10 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::garbage::unnamed;
 use crate::ambient;
 use crate::content::objects::Objects;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// As many objects wait at most; their names take some MiB.
 const WAITING_MAX: usize = 1 << 16;
@@ -119,16 +121,11 @@ impl Shared {
             self.changed.wait_while(&mut state, |state| state.names.is_empty() && !state.has_ended);
             let (count, was_last) = (state.names.len(), state.has_ended);
             drop(state);
-            let synced = if count > 0 { self.store.sync() } else { Ok(()) };
+            let gone = if count > 0 { self.settled(count) } else { Ok(Vec::new()) };
             let mut state = self.state.lock();
-            match synced {
-                Ok(()) => {
-                    // What cannot be waited for takes its time, also at the end.
-                    let time = if count > 0 { self.store.lost_after_sync() } else { Duration::ZERO };
-                    if !time.is_zero() {
-                        parking_lot::MutexGuard::unlocked(&mut state, || std::thread::sleep(time));
-                    }
-                    let gone: Vec<String> = state.names.drain(..count).collect();
+            match gone {
+                Ok(gone) => {
+                    state.names.drain(..count);
                     parking_lot::MutexGuard::unlocked(&mut state, || self.objects.discard(gone.into_iter()));
                     self.changed.notify_all();
                 }
@@ -145,5 +142,14 @@ impl Shared {
                 return;
             }
         }
+    }
+
+    /// Those of the first `count` that nothing names, once no power cut changes that.
+    fn settled(&self, count: usize) -> Result<Vec<String>, StoreError> {
+        self.store.sync()?;
+        // What cannot be waited for takes its time, also at the end.
+        std::thread::sleep(self.store.lost_after_sync());
+        let names = self.state.lock().names[..count].to_vec();
+        unnamed(&*self.store, names)
     }
 }

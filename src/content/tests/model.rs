@@ -132,7 +132,7 @@ fn apply(files: &Contents, model: &mut [Vec<u8>; 2], base: u64, step: &Step, vie
             model[1 - from][to..to + len].copy_from_slice(&bytes);
         }
         Step::Remove { file } => {
-            files.remove(ino(file)).unwrap();
+            files.undo(ino(file), node).unwrap();
             model[file].fill(0);
         }
         Step::Reopen => {}

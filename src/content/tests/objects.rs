@@ -128,7 +128,7 @@ fn each_chunk_costs_one_request_and_what_is_replaced_goes() {
     let data: Vec<u8> = (0..64 * CHUNK).map(|at| (at / 7) as u8).collect();
     file.begin(0);
     for (at, part) in (0..).step_by(8 * CHUNK as usize).zip(data.chunks(8 * CHUNK as usize)) {
-        file.write_at(part, at, None).unwrap();
+        file.write_at(part, at, Some(NODE)).unwrap();
     }
     let count = |chunks: &Chunks| chunks.objects().unwrap().counters();
     assert_eq!(count(&writer), ObjectCounters { puts: 64, ..ObjectCounters::default() });
@@ -141,11 +141,11 @@ fn each_chunk_costs_one_request_and_what_is_replaced_goes() {
     assert_eq!(read(&reader.file(1), 0, data.len(), 2).unwrap(), data);
     assert_eq!(count(&reader).gets, 64);
     // A small change writes one object anew, reads none, and removes one.
-    file.write_at(b"x", 5 * CHUNK + 3, None).unwrap();
+    file.write_at(b"x", 5 * CHUNK + 3, Some(NODE)).unwrap();
     assert_no_garbage(&world.store, &world.objects);
     assert_eq!(count(&writer), ObjectCounters { puts: 65, deletes: 1, ..ObjectCounters::default() });
     // Holes, cuts and the end of it.
-    file.punch_hole(CHUNK, 3 * CHUNK + 10, None).unwrap();
+    file.punch_hole(CHUNK, 3 * CHUNK + 10, Some(NODE)).unwrap();
     file.truncate(10 * CHUNK + 1, Some(NODE)).unwrap();
     assert_no_garbage(&world.store, &world.objects);
     assert_eq!(world.names().len(), 8);
@@ -155,6 +155,7 @@ fn each_chunk_costs_one_request_and_what_is_replaced_goes() {
         (Some(4 * CHUNK), CHUNK)
     );
     assert_eq!(count(&writer).gets, gets, "finding holes reads no object");
+    world.store.commit(&Commit::new().delete(Key::Node(Ino(1)))).unwrap();
     writer.remove(1).unwrap();
     assert_no_garbage(&world.store, &world.objects);
     assert_eq!(world.names(), [""; 0]);
@@ -236,6 +237,24 @@ fn an_object_goes_once_it_is_durable_that_nothing_names_it() {
     assert_eq!(names(&objects).len(), 2);
 }
 
+/// The power cut came before the sync that was waited for, and the sync succeeded after it.
+#[test]
+fn an_object_stays_whose_chunk_a_power_cut_has_brought_back() {
+    let (store, objects) = (Arc::new(Lagging::default()), Arc::new(InMemory::new()));
+    let chunks = Chunks::with_chunk_bytes(store.clone(), NonZeroU64::new(CHUNK).unwrap());
+    let chunks = chunks.in_objects(Objects::in_memory(&objects));
+    let file = chunks.file(1);
+    file.write_at(b"old", 0, None).unwrap();
+    let before = (names(&objects), store.get(&Key::Chunk(Ino(1), 0)).unwrap().unwrap());
+    store.lags.store(true, Relaxed);
+    file.write_at(b"new", 0, None).unwrap();
+    let back = Commit::new().put(Key::Chunk(Ino(1), 0), Document::clone(&before.1.document));
+    store.memory.commit(&back).unwrap();
+    store.lags.store(false, Relaxed);
+    drop((file, chunks));
+    assert!(names(&objects).contains(&before.0[0]), "{:?}", names(&objects));
+}
+
 #[test]
 fn hosts_that_write_different_bytes_of_one_chunk_lose_none_and_leave_nothing() {
     let world = World::new();
@@ -246,7 +265,7 @@ fn hosts_that_write_different_bytes_of_one_chunk_lose_none_and_leave_nothing() {
                 for at in (first..CHUNK / 4).step_by(2) {
                     let write = || {
                         file.begin(CHUNK);
-                        file.write_at(&[first as u8 + 1], at, None)
+                        file.write_at(&[first as u8 + 1], at, Some(NODE))
                     };
                     while let Err(error) = write() {
                         assert!(matches!(error, ContentError::Conflict(_)), "{error}");
@@ -272,7 +291,7 @@ fn hosts_that_write_different_bytes_of_one_chunk_lose_none_and_leave_nothing() {
 fn what_is_before_a_lost_object_can_be_read_in_a_row() {
     let world = World::new();
     let file = world.host(HERE).file(1);
-    file.write_at(&[1; 6 * CHUNK as usize], 0, None).unwrap();
+    file.write_at(&[1; 6 * CHUNK as usize], 0, Some(NODE)).unwrap();
     wait(world.objects.delete(&world.object(4))).unwrap();
     let next = world.host(THERE).file(1);
     for index in [0, 1, 2, 3, 5] {
@@ -285,7 +304,7 @@ fn what_is_before_a_lost_object_can_be_read_in_a_row() {
 fn a_lost_or_altered_object_is_an_error_that_names_it_and_never_zeros() {
     let world = World::new();
     let file = world.host(HERE).file(1);
-    file.write_at(&[1; 3 * CHUNK as usize], 0, None).unwrap();
+    file.write_at(&[1; 3 * CHUNK as usize], 0, Some(NODE)).unwrap();
     let [lost, altered, short] = [0, 1, 2].map(|index| world.object(index));
     wait(world.objects.delete(&lost)).unwrap();
     wait(world.objects.put(&altered, PutPayload::from(vec![2; CHUNK as usize]))).unwrap();
@@ -301,7 +320,7 @@ fn a_lost_or_altered_object_is_an_error_that_names_it_and_never_zeros() {
             assert!(text.contains(part), "{part}: {text}");
         }
         // Nor does a write make something up that it would have to keep.
-        assert!(next.write_at(b"x", index * CHUNK + 1, None).is_err());
+        assert!(next.write_at(b"x", index * CHUNK + 1, Some(NODE)).is_err());
     }
     // Whoever writes a chunk as a whole, or removes it, needs no bytes of it. (Known chunks are not asked for.)
     world.host(THERE).file(1).truncate(0, Some(NODE)).unwrap();
@@ -312,8 +331,8 @@ fn a_lost_or_altered_object_is_an_error_that_names_it_and_never_zeros() {
 fn what_a_session_did_not_live_to_name_is_collected_after_it_and_nothing_else() {
     let world = World::new();
     let (here, there) = (world.host(HERE), world.host(THERE));
-    here.file(1).write_at(&[1; 2 * CHUNK as usize], 0, None).unwrap();
-    there.file(1).write_at(&[2; CHUNK as usize], 2 * CHUNK, None).unwrap();
+    here.file(1).write_at(&[1; 2 * CHUNK as usize], 0, Some(NODE)).unwrap();
+    there.file(1).write_at(&[2; CHUNK as usize], 2 * CHUNK, Some(NODE)).unwrap();
     // As if it died between the object and the commit; once for a chunk that there is, once for none.
     let objects = here.objects().unwrap();
     for index in [0, 9] {
@@ -333,9 +352,9 @@ fn what_a_session_did_not_live_to_name_is_collected_after_it_and_nothing_else() 
 fn a_session_that_is_not_live_leaves_nothing_behind() {
     let world = World::new();
     let file = world.host(HERE).file(1);
-    file.write_at(&[1; 100], 0, None).unwrap();
+    file.write_at(&[1; 100], 0, Some(NODE)).unwrap();
     world.session(HERE, SessionState::Fenced);
-    let refused = file.write_at(&[2; 100], 0, None);
+    let refused = file.write_at(&[2; 100], 0, Some(NODE));
     assert!(matches!(refused, Err(ContentError::Store(StoreError::Fenced))), "{refused:?}");
     assert_no_garbage(&world.store, &world.objects);
     assert_eq!(read(&file, 0, 100, 1).unwrap(), [1; 100]);

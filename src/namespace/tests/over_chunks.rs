@@ -47,3 +47,14 @@ use crate::store::Store;
 fn contents(store: &Arc<dyn Store>, _: &Path) -> Contents {
     Chunks::with_chunk_bytes(Arc::clone(store), NonZeroU64::new(4096).unwrap()).into()
 }
+
+/// A store that lost power may have lost the commit that took the last name.
+#[test]
+fn a_file_that_is_back_keeps_its_bytes() {
+    let world = self::world::World::new();
+    let f = world.filled(self::world::ROOT, "f", &[b'a'; 9000]);
+    world.collector.remove_content(f);
+    world.collector.wait_for_room();
+    assert_eq!(world.bytes(f), [b'a'; 9000]);
+    world.finish();
+}

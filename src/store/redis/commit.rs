@@ -9,6 +9,7 @@ use redis::Value;
 
 use super::error::Failed;
 use super::link::{Held, Patience, Pool, Script};
+use super::losses::{JUMPS_KEPT_BYTES, Losses, Server};
 use super::names::Names;
 use super::request::{self, Arguments, OUTCOMES_KEPT_S};
 use crate::ambient;
@@ -27,6 +28,7 @@ const VERSIONS_LOST_MAX: u64 = 1_000_000_000;
 pub(super) struct Committer {
     names: Names,
     arrive: Script,
+    losses: Losses,
     /// Where the server keeps what became of this client's commits.
     outcomes: String,
     growing: Script,
@@ -49,6 +51,7 @@ impl Committer {
             outcomes: names.other(&format!("outcomes:{:016x}", ambient::random_u64())),
             growing: Script::new(TEXT),
             arrive: Script::new(include_str!("arrive.lua")),
+            losses: Losses::default(),
             other: Script::new(TEXT.replacen("#!lua", FIRST_LINE_WHEN_FULL, 1)),
             settle: Script::new(include_str!("settle.lua")),
             names,
@@ -58,7 +61,22 @@ impl Committer {
     /// Each time another jump: a server that loses it, too, must not give the same versions once more.
     fn arrival(&self) -> Arguments {
         let jump = VERSIONS_LOST_MAX + ambient::random_u64() % VERSIONS_LOST_MAX;
-        Arguments::default().key(self.names.other("version")).key(self.names.other("server")).arg(jump)
+        Arguments::default()
+            .key(self.names.other("version"))
+            .key(self.names.other("server"))
+            .key(self.names.other("jumps"))
+            .arg(jump)
+            .arg(JUMPS_KEPT_BYTES)
+    }
+
+    /// Which server the link leads to.
+    pub(super) fn arrive(&self, link: &mut Held<'_>) -> Result<Server, Failed> {
+        link.arrive(&self.arrive, || self.arrival(), |answer| self.losses.arrived(answer))
+    }
+
+    /// What was acknowledged and is gone.
+    pub(super) fn losses(&self) -> &Losses {
+        &self.losses
     }
 
     /// `tells`: whether the script publishes what it has changed.
@@ -71,20 +89,23 @@ impl Committer {
         loop {
             link.number += 1;
             request.number(link.lane, link.number);
-            let asked = match link.arrive(&self.arrive, || self.arrival()) {
-                Ok(()) => link.run(script, &request),
-                Err(failed) => Err(failed),
-            };
+            let asked = self.arrive(&mut link).and_then(|server| Ok((link.run(script, &request)?, server)));
             let failed = match asked {
-                Ok(answer) => match outcome(commit, &answer)? {
-                    Outcome::Done(version) => return Ok(version),
+                Ok((answer, server)) => match outcome(commit, &answer)? {
+                    Outcome::Done(version) => {
+                        self.losses.made(commit, version, &server);
+                        return Ok(version);
+                    }
                     Outcome::Not(error) => return Err(error),
                     // Only who settles makes a number void, and takes the next one.
                     Outcome::Void => return Err(unknown(pool, "its number was used twice")),
                 },
                 Err(failed @ Failed::Lost(_)) => match self.settle(pool, &mut link)? {
-                    Some(version) => return Ok(version),
-                    None => failed,
+                    (Some(version), server) => {
+                        self.losses.made(commit, version, &server);
+                        return Ok(version);
+                    }
+                    (None, _) => failed,
                 },
                 Err(failed) => failed,
             };
@@ -94,14 +115,18 @@ impl Committer {
         }
     }
 
-    /// What became of the last commit of the link's lane: its version, or nothing, for ever.
-    fn settle(&self, pool: &Pool, link: &mut Held<'_>) -> Result<Option<Version>, CommitError> {
+    /// What became of the last commit of the link's lane: its version, or nothing, for ever. And who says so.
+    fn settle(&self, pool: &Pool, link: &mut Held<'_>) -> Result<(Option<Version>, Server), CommitError> {
         let mut request = Arguments::default().key(&self.outcomes).arg(OUTCOMES_KEPT_S);
         request.number(link.lane, link.number);
         let mut patience = Patience::new(pool.options.patience);
         loop {
-            match link.run(&self.settle, &request) {
-                Ok(answer) => return seen(&answer).ok_or_else(|| unknown(pool, &format!("{answer:?}"))),
+            let asked = self.arrive(link).and_then(|server| Ok((link.run(&self.settle, &request)?, server)));
+            match asked {
+                Ok((answer, server)) => {
+                    let seen = seen(&answer).ok_or_else(|| unknown(pool, &format!("{answer:?}")))?;
+                    return Ok((seen, server));
+                }
                 Err(failed) if patience.again() => drop(failed),
                 Err(failed) => return Err(unknown(pool, &failed.error().to_string())),
             }

@@ -14,6 +14,7 @@ use redis::{Client, Cmd, Connection, ConnectionLike as _, Pipeline, RedisError, 
 use super::Options;
 use super::address::Address;
 use super::error::Failed;
+use super::losses::Server;
 use super::request::Arguments;
 use crate::ambient;
 use crate::store::StoreError;
@@ -96,8 +97,8 @@ impl Patience {
 /// One connection, made when it is needed.
 pub(super) struct Link {
     connection: Option<Connection>,
-    /// Whether the server was told of that connection: see [`Held::arrive`].
-    has_arrived: bool,
+    /// Whether a script was the first there, and which server it has met: see [`Held::arrive`].
+    arrived: Option<Server>,
     /// Which lane its commits are in.
     pub(super) lane: u64,
     /// The number of the last commit.
@@ -146,7 +147,7 @@ impl Pool {
     pub(super) fn link_within(&self, within: Option<Duration>) -> Held<'_> {
         let link = self.idle.lock().pop().unwrap_or_else(|| Link {
             connection: None,
-            has_arrived: false,
+            arrived: None,
             lane: self.lanes.fetch_add(1, Ordering::Relaxed),
             number: 0,
         });
@@ -197,7 +198,7 @@ impl Held<'_> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => {
-                self.has_arrived = false;
+                self.arrived = None;
                 self.pool.connect_within(within)?
             }
         };
@@ -259,17 +260,25 @@ impl Held<'_> {
         self.judge(answer)
     }
 
-    /// Runs a script that shall be the first on each connection, unless it was.
+    /// Runs a script that shall be the first on each connection, unless it was. Returns which server it has met there, by
+    /// what it answered.
     pub(super) fn arrive(
         &mut self,
         script: &Script,
         arguments: impl FnOnce() -> Arguments,
-    ) -> Result<(), Failed> {
-        if self.connection.is_none() || !self.has_arrived {
-            self.run(script, &arguments())?;
-            self.has_arrived = true;
+        met: impl FnOnce(&Value) -> Server,
+    ) -> Result<Server, Failed> {
+        if let (Some(_), Some(server)) = (&self.connection, &self.arrived) {
+            return Ok(server.clone());
         }
-        Ok(())
+        let server = met(&self.run(script, &arguments())?);
+        self.arrived = Some(server.clone());
+        Ok(server)
+    }
+
+    /// Makes the next request on a new connection.
+    pub(super) fn begin_anew(&mut self) {
+        self.connection = None;
     }
 
     fn judge<T>(&mut self, answer: Result<T, RedisError>) -> Result<T, Failed> {

@@ -9,6 +9,7 @@
 //! 3. A directory is read in the order of positions, page by page, in one round trip each: [`names`], `scan.lua`.
 //! 4. A server that forgets at a restart, or throws documents away when it is full, must not be taken for a store: [`open`].
 //! 5. Notices that were missed are made up for: [`listen`].
+//! 6. A server that comes back without what it had acknowledged must not pass for one that has it on its disk: [`losses`].
 //!
 //! The locks of a volume, whatever engine it is on, may be on Redis servers of their own: [`servers`] asks several at once.
 
@@ -18,6 +19,7 @@ mod error;
 mod fields;
 mod link;
 mod listen;
+mod losses;
 mod names;
 pub mod open;
 mod request;
@@ -50,6 +52,8 @@ pub use link::Script;
 pub use open::{OpenError, format, open};
 pub use request::Arguments;
 
+/// What a sync does.
+const WHAT: &str = "waiting for the disk";
 const COUNT_WHEN_FULL: &str = "#!lua flags=allow-oom\nreturn redis.call('INCR', KEYS[1])";
 
 /// How a server is used.
@@ -185,6 +189,33 @@ impl Reader for RedisStore {
 }
 
 impl RedisStore {
+    /// Waits until what this client has committed is on the disk of the server that has it, or is known to be gone.
+    fn wait_for_disk(&self) -> Result<(), StoreError> {
+        // WAITAOF waits for what its own connection has written, and for all that came before it. The write is a script, so
+        // that a full server takes it too.
+        let mut requests = pipe();
+        requests.cmd("EVAL").arg(COUNT_WHEN_FULL).arg(1).arg(self.names.other("syncs"));
+        requests.cmd("WAITAOF").arg(1).arg(0).arg(0);
+        let (answers, server) = self.pool.patiently(WHAT, |link| {
+            let mut server = self.committer.arrive(link)?;
+            // This one may lead to a primary of before.
+            if !self.committer.losses().is_current(&server) {
+                link.begin_anew();
+                server = self.committer.arrive(link)?;
+            }
+            Ok((link.ask_all(&requests)?, server))
+        })?;
+        // How many disks have it: the server's own, and those of replicas.
+        let on_disk =
+            matches!(answers.get(1), Some(Value::Array(disks)) if disks.first() == Some(&Value::Int(1)));
+        let cause = match (on_disk, self.committer.losses().is_current(&server)) {
+            (true, true) => return Ok(()),
+            (true, false) => "another server has taken over meanwhile".to_owned(),
+            (false, _) => format!("the server sent {answers:?}"),
+        };
+        Err(StoreError::Engine { what: format!("{}: {WHAT}", self.pool.address), source: cause.into() })
+    }
+
     fn listed(&self, scan: &Scan, keys_only: bool) -> Result<Value, StoreError> {
         self.counts.scanned();
         let request = scan::request(&self.names, scan, keys_only);
@@ -207,24 +238,23 @@ impl Store for RedisStore {
     /// Waits for the disk where the server can be asked to; [`Persistence`] says what else is promised.
     fn sync(&self) -> Result<(), StoreError> {
         self.stopped.refuse()?;
+        let losses = self.committer.losses();
+        let before = losses.count();
         if self.durability == (Persistence::EverySecond { waits: true }) {
-            // WAITAOF waits for what its own connection has written, and for all that came before it. The write is a
-            // script, so that a full server takes it too.
-            let mut requests = pipe();
-            requests.cmd("EVAL").arg(COUNT_WHEN_FULL).arg(1).arg(self.names.other("syncs"));
-            requests.cmd("WAITAOF").arg(1).arg(0).arg(0);
-            let answers = self.pool.patiently("waiting for the disk", |link| link.ask_all(&requests))?;
-            // How many disks have it: the server's own, and those of replicas.
-            if !matches!(answers.get(1), Some(Value::Array(disks)) if disks.first() == Some(&Value::Int(1))) {
-                let what = format!("{}: waiting for the disk", self.pool.address);
-                return Err(StoreError::Engine {
-                    what,
-                    source: format!("the server sent {answers:?}").into(),
-                });
-            }
+            self.wait_for_disk()?;
+        }
+        if losses.tell(before) {
+            let what = format!("{}: {WHAT}", self.pool.address);
+            let cause =
+                "the server has lost changes that it had acknowledged and that were not synced: see the log";
+            return Err(StoreError::Engine { what, source: cause.into() });
         }
         self.counts.synced();
         Ok(())
+    }
+
+    fn losses(&self) -> u64 {
+        self.committer.losses().count()
     }
 
     fn lost_after_sync(&self) -> Duration {

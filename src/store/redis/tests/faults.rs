@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::proxy::{Fault, Proxy};
 use super::*;
 use crate::ambient::monotonic;
-use crate::store::Notice;
+use crate::store::{Notice, StoreError};
 
 fn through(proxy: &Proxy, patience: Duration) -> RedisStore {
     let options = Options { patience, ..options() };
@@ -333,4 +333,60 @@ fn a_version_that_the_server_has_lost_is_not_given_to_another_change() {
     assert!(matches!(outcome, Err(CommitError::Conflict(_))), "{outcome:?}");
     // The same server is met again.
     assert_eq!(store.commit(&add_one()).unwrap().0, made.0 + 1);
+}
+
+fn has_lost(synced: &Result<(), StoreError>) -> bool {
+    matches!(synced, Err(error @ StoreError::Engine { .. }) if error.to_string().contains("has lost changes"))
+}
+
+#[test]
+fn a_sync_after_a_power_cut_says_what_is_gone_once_and_never_that_it_is_kept() {
+    let Some(mut server) = RedisServer::start() else { return };
+    let (store, other) = (super::store(&server.url("v")), super::store(&server.url("v")));
+    let waits = store.persistence() == (Persistence::EverySecond { waits: true });
+    if !waits {
+        eprintln!(
+            "\n*** this server cannot be asked to wait for its disk: only what a commit finds was tested ***\n"
+        );
+    }
+    // A server that cannot be asked to wait is met again by the next commit.
+    let meet = |store: &RedisStore| {
+        if !waits {
+            store.commit(&Commit::new().put(node(3), directory(0))).unwrap();
+        }
+        store.sync()
+    };
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    store.sync().unwrap();
+    let settled = || sleep(Duration::from_millis(1500));
+    settled();
+    // It starts again and has lost nothing.
+    server.kill();
+    server.restart();
+    meet(&store).unwrap();
+    settled();
+    for _ in 0..2 {
+        let kept = server.on_disk();
+        store.commit(&add_one()).unwrap();
+        other.commit(&Commit::new().put(node(2), directory(0))).unwrap();
+        server.lose_power(&kept);
+        let (losses, before) = (store.losses(), children(&store));
+        let synced = meet(&store);
+        assert!(has_lost(&synced), "{synced:?}");
+        assert_eq!((store.losses(), children(&store)), (losses + 1, before), "it is gone");
+        store.sync().unwrap();
+        // Another host finds out by itself, also after this one has made changes.
+        store.commit(&add_one()).unwrap();
+        let synced = meet(&other);
+        assert!(has_lost(&synced), "{synced:?}");
+        other.sync().unwrap();
+        settled();
+    }
+    // Who has only read has lost nothing.
+    let reader = super::store(&server.url("v"));
+    let kept = server.on_disk();
+    children(&reader);
+    server.lose_power(&kept);
+    meet(&reader).unwrap();
+    assert_eq!(reader.losses(), 0);
 }

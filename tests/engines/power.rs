@@ -1,0 +1,65 @@
+//! A Redis server that loses power, and with it the changes of its last second: nobody is told that they are kept.
+
+use std::fs::{self, File};
+use std::io::{Error, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::common::until;
+use crate::redis_server::RedisServer;
+use crate::two::Two;
+
+/// A server that was asked nothing for so long has written all to its disk (`appendfsync everysec`).
+const ON_DISK_AFTER: Duration = Duration::from_millis(1500);
+
+fn is_eio(synced: &Result<(), Error>) -> bool {
+    matches!(synced, Err(error) if error.raw_os_error() == Some(libc::EIO))
+}
+
+#[test]
+fn whatever_was_open_is_told_once_and_new_files_are_not() {
+    let Some(mut server) = RedisServer::start() else { return };
+    let Some(two) = Two::mounted(server.url("volume")) else { return };
+    let point = two.point(0);
+    let write = |name: &str| {
+        let mut file = File::create(point.join(name)).unwrap();
+        file.write_all(&[b'x'; 300_000]).unwrap();
+        file
+    };
+    let opened = ["a", "b"].map(write);
+    let root = File::open(&point).unwrap();
+    opened.iter().chain([&root]).for_each(|file| file.sync_all().unwrap());
+    fs::write(point.join("to go"), vec![b'y'; 300_000]).unwrap();
+    root.sync_all().unwrap();
+    std::thread::sleep(ON_DISK_AFTER);
+    let kept = server.on_disk();
+    for mut file in &opened {
+        file.write_all(b"lost").unwrap();
+    }
+    fs::write(point.join("also lost"), "").unwrap();
+    fs::remove_file(point.join("to go")).unwrap();
+    server.lose_power(&kept);
+    // Where the server cannot be asked to wait for its disk, the next change finds out.
+    until("it takes changes again", || fs::write(point.join("after"), "").is_ok());
+    for file in opened.iter().chain([&root]) {
+        let synced = file.sync_all();
+        assert!(is_eio(&synced), "{synced:?}");
+    }
+    opened.iter().for_each(|file| file.sync_all().unwrap());
+    for open in [&point, &point.join("a")] {
+        File::open(open).unwrap().sync_all().unwrap();
+    }
+    // What is back has its bytes: nobody took them for those of a file that is gone.
+    for at in 0..2 {
+        let path = two.point(at).join("to go");
+        until("it is back", || read(&path).is_some());
+        assert_eq!(read(&path).unwrap(), vec![b'y'; 300_000]);
+        until("the other is gone", || !two.point(at).join("also lost").exists());
+    }
+    drop((opened, root));
+    two.finish();
+}
+
+fn read(path: &Path) -> Option<Vec<u8>> {
+    fs::read(path).ok()
+}
