@@ -66,8 +66,9 @@ pub enum NamespaceError {
     /// Another session has the same volume mounted and keeps its locks elsewhere: the two would not exclude each other.
     #[error(
         "session {session} (process {pid} on {host}, mounted at {mount_point}) keeps its locks {theirs}, and this mount is \
-         to keep them {ours}: all mounts of a volume must name the same lock servers, in the same words; mount with \
-         those, or unmount the others first (if that one is dead, it is out of the way when its lease has run out)"
+         to keep them {ours}: all mounts of a volume must name the same lock servers, in the same words, and the same \
+         lease there; mount with those, or unmount the others first (if that one is dead, it is out of the way when its \
+         lease has run out)"
     )]
     OtherLocks {
         /// The other session.

@@ -124,7 +124,7 @@ impl Membership {
             Redlock::new(servers, volume, Arc::clone(&clock), Arc::clone(member.standing()), settings)
         });
         let answer = || redlock.as_ref().map_or(Ok(()), |redlock| redlock.documents().map(drop));
-        if let Err(refused) = agree(&**store, id, locks_at).and_then(|()| Ok(answer()?)) {
+        if let Err(refused) = agree(&**store, id, locks_at, lease).and_then(|()| Ok(answer()?)) {
             member.leave(&|dead| collect_of(&**store, collector, dead))?;
             if let Some(proof) = &proof {
                 proof.withdraw();
@@ -152,7 +152,7 @@ impl Membership {
             lease,
         };
         let no_thread = |error| StoreError::io("starting a thread of the session", error);
-        let heart = Heart::start(Arc::clone(&member), lease / BEATS_PER_LEASE).map_err(no_thread)?;
+        let heart = Heart::start(Arc::clone(&member), BEATS_PER_LEASE).map_err(no_thread)?;
         let extender = redlock.as_ref().map(Extender::start).transpose().map_err(no_thread)?;
         let thread =
             ambient::spawn("lockwood-watch", move || watcher.run(&info.boot_id)).map_err(no_thread)?;
@@ -250,20 +250,29 @@ impl Drop for Membership {
     }
 }
 
-/// Refuses a session whose locks are elsewhere than those of any other that is at work.
-fn agree(store: &dyn Store, own: SessionId, locks_at: Option<String>) -> Result<(), NamespaceError> {
-    let text = |place: &Option<String>| match place {
-        Some(servers) => format!("on {servers}"),
+/// Refuses a session whose locks are elsewhere than those of any other that is at work. On servers of their own they also
+/// have to last equally long: one that was started again counts for nothing for as long as a lock of one's own lasts.
+fn agree(
+    store: &dyn Store,
+    own: SessionId,
+    locks_at: Option<String>,
+    lease: Duration,
+) -> Result<(), NamespaceError> {
+    let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+    let text = |place: &Option<String>, lease_ms: u64| match place {
+        Some(servers) => format!("on {servers} with a lease of {} s", lease_ms as f64 / 1000.0),
         None => "with the tree".to_owned(),
     };
+    let differs =
+        |other: &Session| other.locks != locks_at || (locks_at.is_some() && other.lease_ms != lease_ms);
     // Who is fenced changes nothing any more, with or without locks.
     let is_at_work = |other: &Session| matches!(other.state, SessionState::Joining | SessionState::Live);
     let others = sessions_of(store)?.into_iter().filter(|other| other.id != own && is_at_work(other));
-    match others.into_iter().find(|other| other.locks != locks_at) {
+    match others.into_iter().find(differs) {
         Some(other) => Err(NamespaceError::OtherLocks {
             session: other.id,
-            theirs: text(&other.locks),
-            ours: text(&locks_at),
+            theirs: text(&other.locks, other.lease_ms),
+            ours: text(&locks_at, lease_ms),
             pid: other.pid,
             host: other.host,
             mount_point: other.mount_point,

@@ -6,7 +6,6 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -28,14 +27,15 @@ struct Stop {
 }
 
 impl Heart {
-    /// Starts to beat, at once and then every `interval`: a third of the lease or less.
+    /// Starts to beat, at once and then so often in a lease, three times or more; that of the session, or a shorter one that
+    /// it has to keep pace with ([`Standing::keep_pace_with`]).
     ///
     /// # Errors
     /// The operating system's, when it has no room for another thread.
-    pub fn start(member: Arc<Member>, interval: Duration) -> io::Result<Self> {
+    pub fn start(member: Arc<Member>, per_lease: u32) -> io::Result<Self> {
         let stop = Arc::new(Stop::default());
         let theirs = Arc::clone(&stop);
-        let thread = ambient::spawn("heartbeat", move || beat_until_stopped(&member, &theirs, interval))?;
+        let thread = ambient::spawn("heartbeat", move || beat_until_stopped(&member, &theirs, per_lease))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }
@@ -63,7 +63,7 @@ impl Drop for FenceOnPanic {
     }
 }
 
-fn beat_until_stopped(member: &Member, stop: &Stop, interval: Duration) {
+fn beat_until_stopped(member: &Member, stop: &Stop, per_lease: u32) {
     let _fence = FenceOnPanic(Arc::clone(member.standing()));
     let mut failing = false;
     loop {
@@ -81,7 +81,7 @@ fn beat_until_stopped(member: &Member, stop: &Stop, interval: Duration) {
         }
         let mut asked = stop.asked.lock();
         if !*asked {
-            stop.wake.wait_for(&mut asked, interval);
+            stop.wake.wait_for(&mut asked, member.standing().pace() / per_lease);
         }
         if *asked {
             return;

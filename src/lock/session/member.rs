@@ -145,8 +145,9 @@ impl Member {
     /// Reads the other ones of these sessions once, fences those that may be fenced, and recovers those that are: to be
     /// called as [`Recoverer::look`] is.
     ///
-    /// A session of which no heartbeat was confirmed lately takes nobody for dead: the server that does not answer it may
-    /// not answer them either. It begins anew to count when its own are confirmed again.
+    /// A session of which no heartbeat was confirmed for three quarters of another's lease does not take that one for
+    /// dead: the server that does not answer it may not answer the other either. It begins anew to count when its own are
+    /// confirmed again.
     ///
     /// # Errors
     /// The store's, of the look. One that cannot be cleaned up after keeps none of the others from it.
@@ -158,9 +159,7 @@ impl Member {
         collect: Collect<'_>,
     ) -> Result<Observed, StoreError> {
         let own = self.id();
-        if self.standing.is_unheard() {
-            observer.retain(|_| false);
-        }
+        observer.unheard_for(self.standing.silent());
         let Census { dead, others } =
             self.recoverer.look(which, observer, &|session| session != own, is_gone)?;
         let mut observed = Observed { others, ..Observed::default() };

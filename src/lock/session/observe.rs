@@ -29,6 +29,7 @@ pub struct Observer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Seen {
     heartbeat: u64,
+    lease: Duration,
     /// When it was read last.
     last: Duration,
     /// For how much of the lease it has stood still.
@@ -48,7 +49,7 @@ impl Observer {
     /// Takes into account that `session`, which has this lease, was read with this heartbeat. `now` is the observer's
     /// monotonic clock after the answer.
     pub fn observe(&mut self, session: SessionId, heartbeat: u64, lease: Duration, now: Duration) -> Verdict {
-        let fresh = Seen { heartbeat, last: now, still: Duration::ZERO };
+        let fresh = Seen { heartbeat, lease, last: now, still: Duration::ZERO };
         let Some(seen) = self.seen.get_mut(&session) else {
             self.seen.insert(session, fresh);
             return Verdict::Wait;
@@ -71,6 +72,13 @@ impl Observer {
     /// Forgets every session but those that `keep` names: what is gone is not observed.
     pub fn retain(&mut self, keep: impl Fn(SessionId) -> bool) {
         self.seen.retain(|session, _| keep(*session));
+    }
+
+    /// Begins anew to count for those of whom an observer cannot judge whose own last heartbeat was confirmed so long ago:
+    /// they may have the same trouble. That is less than the time for which theirs must stand still: they were seen up to
+    /// the time between two beats earlier than that began.
+    pub(super) fn unheard_for(&mut self, silent: Duration) {
+        self.seen.retain(|_, seen| silent < seen.lease * 3 / 4);
     }
 
     /// How many sessions are remembered.

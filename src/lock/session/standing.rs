@@ -28,6 +28,8 @@ pub struct Standing {
 struct Inner {
     /// A moment, by the session's clock, before which the last confirmed heartbeat was not sent.
     confirmed: Duration,
+    /// The lease that its own heartbeat keeps pace with.
+    pace: Duration,
     /// The number of the last operation.
     last: u64,
     running: BTreeSet<u64>,
@@ -36,7 +38,7 @@ struct Inner {
 impl Standing {
     /// Of a session that has just become live; `confirmed` is when it began to ask for that.
     pub fn new(session: SessionId, lease: Duration, clock: Arc<dyn Clock>, confirmed: Duration) -> Self {
-        let inner = Inner { confirmed, last: 0, running: BTreeSet::new() };
+        let inner = Inner { confirmed, pace: lease, last: 0, running: BTreeSet::new() };
         Self { session, lease, clock, fenced: AtomicBool::new(false), inner: Mutex::new(inner) }
     }
 
@@ -74,13 +76,18 @@ impl Standing {
         Ok(())
     }
 
-    /// Whether no heartbeat was confirmed for so long that others may have the same trouble. That is less than the time for
-    /// which theirs must stand still: they were seen up to the time between two beats earlier than that began.
-    pub(super) fn is_unheard(&self) -> bool {
-        self.silent() >= self.lease * 3 / 4
+    /// Sees to it that the session beats often enough to judge of others, the shortest of whose leases this is.
+    pub fn keep_pace_with(&self, shortest: Duration) {
+        self.inner.lock().pace = shortest.min(self.lease);
     }
 
-    fn silent(&self) -> Duration {
+    /// The shortest lease that its heartbeat has to keep pace with.
+    pub(in crate::lock) fn pace(&self) -> Duration {
+        self.inner.lock().pace
+    }
+
+    /// For how long no heartbeat was confirmed.
+    pub(super) fn silent(&self) -> Duration {
         self.clock.now().saturating_sub(self.inner.lock().confirmed)
     }
 

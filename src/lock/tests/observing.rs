@@ -41,6 +41,45 @@ fn who_stops_beating_is_recovered_after_a_lease_and_nobody_else() {
     assert_eq!(observer.len(), 1);
 }
 
+/// A store that refuses writes for a while refuses them to all. Who has a long lease takes nobody for dead whose short one
+/// has run out meanwhile, and gives him a lease to beat again.
+#[test]
+fn a_long_lease_does_not_outlive_a_short_one_while_neither_can_beat() {
+    let world = World::new();
+    let short = world.join(1);
+    let host = world.join_for(9, 10 * LEASE);
+    let mut observer = Observer::default();
+    let mut look = || host.member.observe(Which::All, &mut observer, &|_| false, &|_| Ok(())).unwrap().ended;
+    for _ in 0..20 {
+        assert!(look().is_empty(), "neither beats");
+        host.clock.advance(QUARTER);
+    }
+    host.member.beat().unwrap();
+    for _ in 0..3 {
+        assert!(look().is_empty());
+        host.clock.advance(QUARTER);
+        host.member.beat().unwrap();
+    }
+    short.member.beat().unwrap();
+    for quarter in 0..5 {
+        assert_eq!(look(), if quarter < 4 { vec![] } else { vec![SessionId(1)] }, "and now it is dead");
+        host.clock.advance(QUARTER);
+        host.member.beat().unwrap();
+    }
+}
+
+/// So that it can judge of them at all.
+#[test]
+fn a_session_beats_as_those_with_a_shorter_lease_do() {
+    let world = World::new();
+    let host = world.join_for(9, 1000 * LEASE);
+    assert_eq!(host.member.standing().pace(), 1000 * LEASE);
+    host.member.standing().keep_pace_with(LEASE);
+    assert_eq!(host.member.standing().pace(), LEASE);
+    host.member.standing().keep_pace_with(2000 * LEASE);
+    assert_eq!(host.member.standing().pace(), 1000 * LEASE);
+}
+
 #[test]
 fn who_is_known_is_recovered_without_a_look_at_all() {
     let world = World::new();

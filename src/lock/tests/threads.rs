@@ -63,7 +63,7 @@ fn exclude_each_other(cells: Arc<dyn Cells>) {
             crate::document::Session { intents: 0, lease_ms: 60_000, ..session(id, SessionState::Joining) };
         let (member, ()) = Member::join(cells.clone(), clock.clone(), document, |_| Ok(())).unwrap();
         let member = Arc::new(member);
-        let heart = Heart::start(Arc::clone(&member), Duration::from_millis(1)).unwrap();
+        let heart = Heart::start(Arc::clone(&member), 60_000).unwrap();
         let settings = Settings { look_after: Duration::from_micros(200), ..Settings::default() };
         let locks = SharedLocks::new(cells.clone(), clock, Arc::clone(member.standing()), settings);
         for thread in 0..THREADS {

@@ -260,6 +260,10 @@ impl World {
         self.try_join(id, &Faulty::new(&self.cells), |_| ()).unwrap()
     }
 
+    pub(super) fn join_for(&self, id: u64, lease: Duration) -> Host {
+        self.try_join_for(id, lease, &Faulty::new(&self.cells), |_| ()).unwrap()
+    }
+
     /// Joins; `meanwhile` is called once the slots are made.
     pub(super) fn try_join(
         &self,
@@ -267,11 +271,21 @@ impl World {
         cells: &Arc<Faulty>,
         meanwhile: impl FnOnce(SessionId),
     ) -> Result<Host, StoreError> {
+        self.try_join_for(id, LEASE, cells, meanwhile)
+    }
+
+    fn try_join_for(
+        &self,
+        id: u64,
+        lease: Duration,
+        cells: &Arc<Faulty>,
+        meanwhile: impl FnOnce(SessionId),
+    ) -> Result<Host, StoreError> {
         let clock = Arc::new(TestClock::default());
         let port: Arc<dyn Cells> = cells.clone();
         let dyn_clock: Arc<dyn Clock> = clock.clone();
         let document = Session {
-            lease_ms: LEASE.as_millis() as u64,
+            lease_ms: lease.as_millis() as u64,
             intents: SLOTS,
             ..session(id, SessionState::Joining)
         };

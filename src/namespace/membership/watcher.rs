@@ -20,6 +20,8 @@ use crate::store::{Store, StoreError};
 const LOOK_HERE: Duration = Duration::from_millis(100);
 /// How often a session glances at the others, as long as they are few.
 const GLANCE: Duration = Duration::from_millis(200);
+/// No lease is shorter that anybody asks for; of a document that says so the numbers are not believed.
+const SHORTEST_PACE: Duration = Duration::from_secs(1);
 /// The time for each that is read: 25 a second, so that many do not keep a store busy by watching each other. Of fifty, with
 /// the usual lease, none is glanced at between two looks at all.
 const GLANCE_PER_SESSION: Duration = Duration::from_millis(40);
@@ -75,7 +77,9 @@ impl Watcher {
                     Ok(failed) => {
                         let others = memory.others.iter().map(|session| session.id);
                         self.bell.know(others.chain([self.member.id()]));
-                        next = now + glance_every(memory.others.len(), self.lease);
+                        let shortest = self.shortest_lease(&memory.others);
+                        self.member.standing().keep_pace_with(shortest);
+                        next = now + glance_every(memory.others.len(), shortest);
                         if all {
                             next_of_all = now + self.lease / BEATS_PER_LEASE;
                             self.tidy(&mut memory);
@@ -103,6 +107,12 @@ impl Watcher {
             }
             self.bell.wait_until_closed(LOOK_HERE);
         }
+    }
+
+    /// Who has a long lease judges of those that have a short one, and beats and looks as they do.
+    fn shortest_lease(&self, others: &[Session]) -> Duration {
+        let theirs = others.iter().map(|session| Duration::from_millis(session.lease_ms)).min();
+        theirs.map_or(self.lease, |theirs| theirs.clamp(SHORTEST_PACE.min(self.lease), self.lease))
     }
 
     /// Looks at the others of these sessions, cleans up after the dead, and remembers those that live on. Returns why one of

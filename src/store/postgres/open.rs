@@ -29,8 +29,10 @@ const MIGRATIONS: [&str; 7] = [
     include_str!("run.sql"),
 ];
 
-const STATE: &str =
-    "SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes')";
+const STATE: &str = "SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes'), \
+     current_setting('server_encoding')";
+/// Every name is a text in what is made of it for people: in these any is.
+const ENCODINGS: [&str; 2] = ["UTF8", "SQL_ASCII"];
 const TABLES: &str = "SELECT count(*) FROM pg_catalog.pg_class c \
      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = CAST($1 AS text)";
 const OWN: &str = "SELECT count(*) FROM pg_catalog.pg_class c \
@@ -129,6 +131,13 @@ impl Setup {
             return Err(setup.wrong(
                 "the server is a read-only replica",
                 "name the primary, or several hosts and target_session_attrs=read-write",
+            ));
+        }
+        let encoding = text(3);
+        if !encoding.is_empty() && !ENCODINGS.contains(&&*encoding) {
+            return Err(setup.wrong(
+                &format!("the database has the encoding {encoding}, in which not every name can be written"),
+                "make one with: createdb --template=template0 --encoding=UTF8 --locale=C.UTF-8 NAME",
             ));
         }
         for (setting, value) in [("fsync", text(1)), ("full_page_writes", text(2))] {

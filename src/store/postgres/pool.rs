@@ -113,6 +113,9 @@ impl Pool {
         // All goes by key: what the planner thinks of small tables must not make it read them whole, and what it has planned
         // for a statement serves for whatever parameters. Other servers have other settings, or none.
         //
+        // A statement that waits for a lock whose client has given it up ends within a second, or each that is tried again
+        // would leave a process of the server behind.
+        //
         // The statements of a transaction are sent at once. Who stops in the middle is cut off or stands still, and his
         // rows are in the way of those who may go on when his lease is over; what he has not committed he can do again.
         // A commit that has returned must survive a crash of the server, whatever the role's default is, unless it says
@@ -122,8 +125,10 @@ impl Pool {
              SET client_min_messages = 'warning'; SET statement_timeout = '{}s'; \
              SET idle_in_transaction_session_timeout = '1s'; \
              SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; \
-             SELECT set_config(name, CASE name WHEN 'plan_cache_mode' THEN 'force_generic_plan' ELSE 'off' END, false) \
-             FROM pg_settings WHERE name IN ('plan_cache_mode', 'enable_seqscan', 'enable_bitmapscan', 'jit')",
+             SELECT set_config(name, CASE name WHEN 'plan_cache_mode' THEN 'force_generic_plan' \
+             WHEN 'client_connection_check_interval' THEN '1s' ELSE 'off' END, false) \
+             FROM pg_settings WHERE name IN ('plan_cache_mode', 'enable_seqscan', 'enable_bitmapscan', 'jit', \
+             'client_connection_check_interval')",
             target.schema,
             target.commit_timeout.as_secs().saturating_add(5).min(86_400)
         );

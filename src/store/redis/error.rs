@@ -23,6 +23,14 @@ pub(super) enum Failed {
 const PASSING: [&str; 7] =
     ["LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "READONLY", "NOREPLICAS"];
 
+/// The same in words, as the library hands them on while it makes a connection.
+const PASSING_WORDS: [&str; 2] = ["max number of clients reached", "busy running a script"];
+
+fn passes_by_its_words(error: &RedisError) -> bool {
+    let text = error.to_string();
+    PASSING_WORDS.iter().any(|words| text.contains(words))
+}
+
 impl Failed {
     pub(super) fn error(&self) -> &RedisError {
         match self {
@@ -36,6 +44,7 @@ impl Failed {
             Self::Refused(error) => error.code().is_some_and(|code| PASSING.contains(&code)),
             Self::Lost(_) => true,
             // What is wrong with a password or a certificate stays wrong.
+            Self::NotSent(error) if passes_by_its_words(error) => true,
             Self::NotSent(error) => match error.code() {
                 Some(code) => PASSING.contains(&code),
                 None => error.kind() == ErrorKind::Io && !is_tls(error),
@@ -62,12 +71,15 @@ impl Failed {
     }
 }
 
-/// Whether it is about the encryption of the connection.
+/// Whether it is about the encryption of the connection. That somebody on the way has closed it is said in words of TLS, and
+/// is not.
 pub(super) fn is_tls(error: &RedisError) -> bool {
     let text = error.to_string().to_lowercase();
-    ["certificate", "corrupt message", "handshake", "tls", "invalidcontenttype"]
-        .iter()
-        .any(|word| text.contains(word))
+    let is_closed = text.contains("close_notify");
+    !is_closed
+        && ["certificate", "corrupt message", "handshake", "tls", "invalidcontenttype"]
+            .iter()
+            .any(|word| text.contains(word))
 }
 
 /// The server's words and the next step. The password is in neither.
@@ -81,6 +93,9 @@ pub(super) fn explain(error: &RedisError, address: &Address) -> String {
         (code, _) if code == "NOPERM" || error.to_string().contains("user executing the script can't") => {
             "the server forbids this user a command or a key: docs/redis.md (of lock servers docs/redlock.md) has the \
              rules (ACL) that it needs"
+        }
+        _ if error.to_string().contains(PASSING_WORDS[0]) => {
+            "the server has as many connections as its maxclients allows: see CLIENT LIST, or allow more"
         }
         ("OOM", _) => "the server is at its maxmemory: remove files, or give it more",
         ("READONLY", _) => "the server is a replica and takes no changes: name the primary",

@@ -137,6 +137,11 @@ fn what_is_wrong_is_said() {
         .unwrap()
         .to_string();
     assert!(other.contains("tables of others"), "{other}");
+    server.psql(
+        "lockwood",
+        "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'",
+    );
+    says(&format!("postgres://lockwood@127.0.0.1:{port}/latin"), &["LATIN1", "--encoding=UTF8"]);
     // Through the socket, as Debian's administrators come.
     let socket = server.socket_directory().display().to_string().replace('/', "%2F");
     open(&format!("postgres://lockwood@{socket}:{port}/lockwood?schema=good")).close();

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use lockwood::document::{Document, Ino, Key, Locking, Node, SessionId, SessionState, Timestamp, Volume};
+use lockwood::store::postgres::{PostgresStore, Target};
 use lockwood::store::{Commit, Reader, Store};
 
 use super::fence::session;
@@ -81,4 +82,26 @@ fn a_host_that_takes_calls_and_says_nothing_is_passed_over() {
         "it is not asked first any more: {:?}",
         begun.elapsed()
     );
+}
+
+/// Each that is tried again would leave a process of the server behind, and soon nobody could connect.
+#[test]
+fn statements_that_nobody_waits_for_any_more_end_while_what_they_wait_for_goes_on() {
+    let Some(server) = PostgresServer::start() else { return };
+    let target = Target::parse(&server.url("abandoned")).unwrap().with(None, Duration::from_secs(5));
+    let store = PostgresStore::format(target, &Commit::new()).unwrap();
+    let sql = |text: &str| server.psql("lockwood", text);
+    let waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'abandoned.node'::regclass AND";
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sql("BEGIN; LOCK TABLE abandoned.node IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(15); COMMIT")
+        });
+        until("the table is locked", || sql(&format!("{waiting} granted")).trim() == "1");
+        assert!(store.commit(&Commit::new().put(Key::Node(Ino(1)), Document::Node(root()))).is_err());
+        let begun = Instant::now();
+        until("nothing waits", || sql(&format!("{waiting} NOT granted")).trim() == "0");
+        // Without anybody's doing each would end five seconds later.
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert_eq!(sql(&format!("{waiting} granted")).trim(), "1", "it is locked still");
+    });
 }

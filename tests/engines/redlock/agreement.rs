@@ -98,3 +98,20 @@ fn a_mount_without_a_majority_is_refused() {
     assert_eq!(sessions(&*host.store), 1);
     host.namespace.end().unwrap();
 }
+
+/// Who counts servers that were started again for nothing does so for as long as a lock of his own lasts.
+#[test]
+fn a_mount_with_another_lease_is_refused() {
+    let (Some(fleet), Some((_server, url))) = (Fleet::start(1), format()) else { return };
+    let join = |name, lease, servers_too: bool| {
+        Host::join(&url, name, lease, servers_too.then(|| servers(&fleet.list(), Duration::ZERO)))
+    };
+    let first = join("ada", WAIT, true).unwrap();
+    let Err(refused) = join("grace", 2 * WAIT, true) else { panic!("its locks last longer") };
+    assert!(refused.to_string().contains("the same lease"), "{refused}");
+    first.namespace.end().unwrap();
+    // Locks that are with the tree end with their session.
+    let (first, second) = (join("ada", WAIT, false).unwrap(), join("grace", 2 * WAIT, false).unwrap());
+    first.namespace.end().unwrap();
+    second.namespace.end().unwrap();
+}

@@ -390,3 +390,24 @@ fn a_sync_after_a_power_cut_says_what_is_gone_once_and_never_that_it_is_kept() {
     meet(&reader).unwrap();
     assert_eq!(reader.losses(), 0);
 }
+
+#[test]
+fn a_server_with_too_many_connections_is_waited_for() {
+    let Some(server) = RedisServer::start() else { return };
+    // A database with a number is chosen when the connection is made.
+    let url = server.url("v").replace("/0?", "/1?");
+    let store = super::store(&url);
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    let connection = &mut admin(&server);
+    say(connection, &["CONFIG", "SET", "maxclients", "1"]);
+    say(connection, &["CLIENT", "KILL", "SKIPME", "yes"]);
+    scope(|scope| {
+        let waits = scope.spawn(|| store.commit(&add_one()));
+        sleep(Duration::from_millis(300));
+        assert!(!waits.is_finished());
+        assert!(store.outage().unwrap().cause.contains("max number of clients"), "{:?}", store.outage());
+        say(connection, &["CONFIG", "SET", "maxclients", "100"]);
+        waits.join().unwrap().unwrap();
+    });
+    assert_eq!(children(&store), 1);
+}
