@@ -27,6 +27,7 @@ use super::waiting::WaitingRoom;
 use crate::ambient;
 use crate::document::{Ino, Name};
 use crate::namespace::ops::attributes::Change;
+use crate::namespace::ops::later::Told;
 use crate::namespace::ops::make::What;
 use crate::namespace::ops::space::Allocation;
 use crate::namespace::ops::write::Privileges;
@@ -404,35 +405,31 @@ impl Filesystem for Adapter {
         self.sync_file(ino, fh, datasync, reply);
     }
 
-    fn fsyncdir(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        FileHandle(losses): FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn fsyncdir(&self, _request: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         self.aside(move |adapter| {
-            reply_empty(reply, adapter.namespace().sync_directory(losses).map_err(failed("fsync", ino)));
+            let namespace = adapter.namespace();
+            let synced = namespace.sync();
+            let synced = namespace.lost(Ino(ino.0), fh.0, Told::ByFsync).and(synced);
+            reply_empty(reply, synced.map_err(failed("fsync", ino)));
         });
     }
 
-    fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.count();
         // Not to be kept by the kernel: it ends a listing at an offset whose entry has gone since.
-        // Its handle says since when it is open, for its fsync.
-        reply.opened(FileHandle(self.namespace().losses()), FopenFlags::empty());
+        reply.opened(self.opened_directory(ino), FopenFlags::empty());
     }
 
     fn releasedir(
         &self,
         _request: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
+        ino: INodeNo,
+        fh: FileHandle,
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
         self.count();
+        self.0.namespace.closed(Ino(ino.0), fh.0);
         reply.ok();
     }
 

@@ -7,6 +7,7 @@ use super::adapter::{Adapter, caller, failed, reply_empty};
 use super::control;
 use super::passthrough::Handle;
 use crate::document::Ino;
+use crate::namespace::NamespaceError;
 use crate::namespace::ops::later::Told;
 
 /// Whoever opens a file like this wants each write to be durable when it returns.
@@ -49,7 +50,7 @@ impl Adapter {
         if !Handle::from(fh).direct || flags.0 & DURABLE == 0 {
             return reply.written(written);
         }
-        self.aside(move |adapter| match adapter.namespace().fsync(Ino(ino.0), true) {
+        self.aside(move |adapter| match adapter.synced(ino, fh, true) {
             Ok(()) => reply.written(written),
             Err(error) => reply.error(adapter.failed_by_name("write", ino)(error)),
         });
@@ -87,10 +88,14 @@ impl Adapter {
 
     pub(super) fn sync_file(&self, ino: INodeNo, fh: FileHandle, data_only: bool, reply: ReplyEmpty) {
         self.aside(move |adapter| {
-            let namespace = adapter.namespace();
-            let synced = namespace.fsync(Ino(ino.0), data_only);
-            let synced = namespace.lost(Ino(ino.0), fh.0, Told::ByFsync).and(synced);
-            reply_empty(reply, synced.map_err(failed("fsync", ino)));
+            reply_empty(reply, adapter.synced(ino, fh, data_only).map_err(failed("fsync", ino)));
         });
+    }
+
+    /// Makes an open file durable, or says what of it is lost.
+    fn synced(&self, ino: INodeNo, fh: FileHandle, data_only: bool) -> Result<(), NamespaceError> {
+        let namespace = self.namespace();
+        let synced = namespace.fsync(Ino(ino.0), data_only);
+        namespace.lost(Ino(ino.0), fh.0, Told::ByFsync).and(synced)
     }
 }

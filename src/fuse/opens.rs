@@ -34,6 +34,14 @@ impl Adapter {
         handle
     }
 
+    /// A number for a directory that is opened: its fsync is told of what is lost.
+    pub(super) fn opened_directory(&self, ino: INodeNo) -> FileHandle {
+        let number = self.0.handles.fetch_add(1, Relaxed) + 1;
+        let handle = FileHandle::from(Handle { number, writes: false, passed: false, direct: false });
+        self.0.namespace.opened(Ino(ino.0), handle.0);
+        handle
+    }
+
     /// What is answered when a request fails which Linux makes of an inode that it found by a name, and maybe by one that it
     /// remembers. What stood under that name may have been replaced, on another host or by a rename of which the kernel has
     /// not been answered yet: so of a file that is gone it is told to walk the path anew. Of a directory that other mounts

@@ -215,7 +215,7 @@ impl Worker {
         }
         while let Some(task) = tasks.pop_front() {
             let outcome = match task {
-                Task::Remove(ino) => self.remove(ino),
+                Task::Remove(ino) => self.remove_unless_back(ino),
                 Task::Orphan(ino) => self.collect(ino),
                 Task::Sweep => self.sweep(),
                 Task::SweepAfter(session) => self.sweep_after(session),
@@ -243,17 +243,23 @@ impl Worker {
     }
 
     fn remove(&self, ino: Ino) -> Result<()> {
-        match self.contents.remove(ino.0).map_err(NamespaceError::from) {
-            Err(NamespaceError::Conflict(_)) => {
+        self.contents.remove(ino.0)?;
+        self.store.commit(&Commit::new().delete(Key::Orphan(ino)))?;
+        Ok(())
+    }
+
+    /// A store that has lost the commit that took the node has brought that back. If it has no name, whoever cleans up after
+    /// its session removes it.
+    fn remove_unless_back(&self, ino: Ino) -> Result<()> {
+        match self.remove(ino) {
+            Err(NamespaceError::Conflict(Key::Node(_))) if self.store.node(ino)?.is_some() => {
                 log::warn!(
                     "inode {ino} is back, as the store has lost the change that removed it: its bytes stay"
                 );
-                return Ok(());
+                Ok(())
             }
-            removed => removed?,
+            removed => removed,
         }
-        self.store.commit(&Commit::new().delete(Key::Orphan(ino)))?;
-        Ok(())
     }
 
     fn sweep_after(&self, session: SessionId) -> Result<()> {

@@ -43,8 +43,9 @@ struct State {
     handles: HashMap<Ino, HashMap<u64, Option<Lost>>>,
     flushes: u64,
     lost_bytes: u64,
-    /// As many losses of the store's the open files were told of.
+    /// How often the store has lost what it had acknowledged, as far as it is noted here; and whether nobody was told yet.
     store_losses: u64,
+    untold: bool,
 }
 
 /// What attributes and the clock need to know of a file whose bytes wait.
@@ -67,6 +68,8 @@ pub(super) enum Lost {
     NoSpace,
     /// Anything else.
     Failed,
+    /// They did, and the store has lost what it had acknowledged.
+    ByStore,
 }
 
 /// What a mount has kept back so far.
@@ -237,17 +240,15 @@ impl WriteBack {
         }
     }
 
-    /// The store has lost changes that it had acknowledged, so often by now. What they were nobody knows: all files that are
-    /// open are told.
+    /// The store has lost changes that it had acknowledged, so often by now. What they were nobody knows: everything that is
+    /// open is told by its next fsync, and if nothing was, the first fsync of whatever is.
     pub(super) fn store_has_lost(&self, losses: u64) {
         let mut state = self.state.lock();
         if losses > state.store_losses {
-            state.store_losses = losses;
-            state
-                .handles
-                .values_mut()
-                .flat_map(HashMap::values_mut)
-                .for_each(|owed| *owed = Some(Lost::Failed));
+            (state.store_losses, state.untold) = (losses, true);
+            for owed in state.handles.values_mut().flat_map(HashMap::values_mut) {
+                owed.get_or_insert(Lost::ByStore);
+            }
         }
     }
 
@@ -272,8 +273,16 @@ impl WriteBack {
     /// What an open file was not told of yet; still so afterwards unless `take`.
     pub(super) fn lost(&self, ino: Ino, handle: u64, take: bool) -> Option<Lost> {
         let mut state = self.state.lock();
-        let owed = state.handles.get_mut(&ino)?.get_mut(&handle)?;
-        if take { owed.take() } else { *owed }
+        let owed = state.handles.get_mut(&ino).and_then(|handles| handles.get_mut(&handle));
+        if !take {
+            // Who has only read does not wait for the disk, and is not to fail for what others wrote.
+            return owed.and_then(|owed| *owed).filter(|owed| *owed != Lost::ByStore);
+        }
+        let owed = owed.and_then(Option::take).or(state.untold.then_some(Lost::ByStore));
+        if owed == Some(Lost::ByStore) {
+            state.untold = false;
+        }
+        owed
     }
 
     pub(super) fn counters(&self) -> WriteBackCounters {
@@ -343,7 +352,12 @@ mod tests {
         account.store_has_lost(1);
         account.opened(Ino(8), 3);
         let told = |take| [(7, 1), (8, 2), (8, 3)].map(|(ino, handle)| account.lost(Ino(ino), handle, take));
-        let expected = [Some(Lost::Failed), Some(Lost::Failed), None];
-        assert_eq!((told(false), told(true), told(true)), (expected, expected, [None; 3]));
+        let lost = Some(Lost::ByStore);
+        assert_eq!((told(false), told(true), told(true)), ([None; 3], [lost, lost, None], [None; 3]));
+        // Whoever had written may have closed it, and opens it to sync it.
+        [(7, 1), (8, 2), (8, 3)].into_iter().for_each(|(ino, handle)| account.closed(Ino(ino), handle));
+        account.store_has_lost(2);
+        account.opened(Ino(7), 4);
+        assert_eq!([false, true, true].map(|take| account.lost(Ino(7), 4, take)), [None, lost, None]);
     }
 }

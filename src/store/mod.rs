@@ -293,7 +293,7 @@ pub trait Store: Reader {
     fn sync(&self) -> Result<(), StoreError>;
 
     /// How often changes that had been acknowledged were found to be gone: what was committed before, and not synced, may be
-    /// lost. The next [`sync`](Self::sync) fails, and every one that waits then.
+    /// lost. A [`sync`](Self::sync) fails that waits when it is found out; who has begun before that looks here.
     fn losses(&self) -> u64 {
         0
     }

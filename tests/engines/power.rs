@@ -45,7 +45,7 @@ fn whatever_was_open_is_told_once_and_new_files_are_not() {
         let synced = file.sync_all();
         assert!(is_eio(&synced), "{synced:?}");
     }
-    opened.iter().for_each(|file| file.sync_all().unwrap());
+    opened.iter().chain([&root]).for_each(|file| file.sync_all().unwrap());
     for open in [&point, &point.join("a")] {
         File::open(open).unwrap().sync_all().unwrap();
     }
@@ -53,6 +53,8 @@ fn whatever_was_open_is_told_once_and_new_files_are_not() {
     for at in 0..2 {
         let path = two.point(at).join("to go");
         until("it is back", || read(&path).is_some());
+        // Whoever had it removed tries for a while.
+        std::thread::sleep(ON_DISK_AFTER);
         assert_eq!(read(&path).unwrap(), vec![b'y'; 300_000]);
         until("the other is gone", || !two.point(at).join("also lost").exists());
     }

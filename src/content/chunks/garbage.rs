@@ -96,10 +96,23 @@ pub(super) fn unnamed(store: &dyn Store, names: Vec<String>) -> Result<Vec<Strin
     store.forget(&keys);
     let mut unnamed = Vec::new();
     for (keys, names) in keys.chunks(CHUNKS_LOOKED_AT).zip(names.chunks(CHUNKS_LOOKED_AT)) {
-        for (name, stored) in names.iter().zip(store.get_many(keys)?) {
-            let named = stored.as_ref().map(bytes_of).transpose()?.map(|bytes| ObjectRef::decode(bytes));
-            // What cannot be told may be named.
-            if named.is_none_or(|named| named.is_ok_and(|named| named.object != *name)) {
+        let found = match store.get_many(keys) {
+            // One damaged document keeps nobody from judging by the others.
+            Err(StoreError::Damaged { .. }) => keys.iter().map(|key| store.get(key)).collect(),
+            found => found?.into_iter().map(Ok).collect::<Vec<_>>(),
+        };
+        for (name, stored) in names.iter().zip(found) {
+            let named = match stored {
+                Ok(None) => false,
+                // What cannot be told may be named.
+                Ok(Some(stored)) => bytes_of(&stored)
+                    .ok()
+                    .and_then(|bytes| ObjectRef::decode(bytes).ok())
+                    .is_none_or(|named| named.object == *name),
+                Err(StoreError::Damaged { .. }) => true,
+                Err(error) => return Err(error),
+            };
+            if !named {
                 unnamed.push(name.clone());
             }
         }

@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -13,6 +14,9 @@ use super::member::Member;
 use super::standing::Standing;
 use crate::ambient;
 use crate::store::StoreError;
+
+/// How late a heart notices that it has to beat more often.
+const LOOK_AT_PACE: Duration = Duration::from_millis(200);
 
 /// Beats for a session until this is dropped.
 pub struct Heart {
@@ -79,9 +83,17 @@ fn beat_until_stopped(member: &Member, stop: &Stop, per_lease: u32) {
             }
             Err(_) => {}
         }
+        // In short pieces: what it has to keep pace with may become shorter meanwhile.
+        let mut waited = Duration::ZERO;
         let mut asked = stop.asked.lock();
-        if !*asked {
-            stop.wake.wait_for(&mut asked, member.standing().pace() / per_lease);
+        loop {
+            let left = (member.standing().pace() / per_lease).saturating_sub(waited);
+            if *asked || left.is_zero() {
+                break;
+            }
+            let piece = left.min(LOOK_AT_PACE);
+            stop.wake.wait_for(&mut asked, piece);
+            waited += piece;
         }
         if *asked {
             return;

@@ -20,6 +20,9 @@ use crate::rules::{Rule, holds};
 /// For how many parts of a lease, at least, the heartbeat must have been seen to stand still.
 pub const PARTS: u32 = 4;
 
+/// No mount has a shorter lease: a document that says so is damaged, and must not be out of everybody's reach.
+const LEASE_BELIEVED: Duration = Duration::from_secs(1);
+
 /// What an observer remembers of the sessions that it observes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Observer {
@@ -78,7 +81,7 @@ impl Observer {
     /// they may have the same trouble. That is less than the time for which theirs must stand still: they were seen up to
     /// the time between two beats earlier than that began.
     pub(super) fn unheard_for(&mut self, silent: Duration) {
-        self.seen.retain(|_, seen| silent < seen.lease * 3 / 4);
+        self.seen.retain(|_, seen| silent < seen.lease.max(LEASE_BELIEVED) * 3 / 4);
     }
 
     /// How many sessions are remembered.

@@ -79,7 +79,7 @@ impl Watcher {
                         self.bell.know(others.chain([self.member.id()]));
                         let shortest = self.shortest_lease(&memory.others);
                         self.member.standing().keep_pace_with(shortest);
-                        next = now + glance_every(memory.others.len(), shortest);
+                        next = now + glance_every(memory.others.len(), self.lease);
                         if all {
                             next_of_all = now + self.lease / BEATS_PER_LEASE;
                             self.tidy(&mut memory);
@@ -109,7 +109,7 @@ impl Watcher {
         }
     }
 
-    /// Who has a long lease judges of those that have a short one, and beats and looks as they do.
+    /// Who has a long lease judges of those that have a short one, and beats as they do.
     fn shortest_lease(&self, others: &[Session]) -> Duration {
         let theirs = others.iter().map(|session| Duration::from_millis(session.lease_ms)).min();
         theirs.map_or(self.lease, |theirs| theirs.clamp(SHORTEST_PACE.min(self.lease), self.lease))

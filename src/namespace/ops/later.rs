@@ -229,8 +229,9 @@ impl Namespace {
         Ok(RwLockWriteGuard::downgrade(io))
     }
 
-    /// A file was opened, and whoever did so is to be told if something written to it is lost later.
+    /// A file or directory was opened, and whoever did so is to be told if something written to it is lost later.
     pub fn opened(&self, ino: Ino, handle: u64) {
+        self.write_back.store_has_lost(self.store.losses());
         self.write_back.opened(ino, handle);
     }
 

@@ -3,10 +3,11 @@
 use crate::content::ContentError;
 use crate::document::Ino;
 use crate::namespace::collect::is_apart;
-use crate::namespace::{Namespace, NamespaceError, Result};
+use crate::namespace::{Namespace, Result};
 
 impl Namespace {
-    /// Makes a file durable: its bytes first, then the documents that speak of them.
+    /// Makes a file durable: its bytes first, then the documents that speak of them. Whoever has it open then asks what is
+    /// lost of it ([`Namespace::lost`]).
     ///
     /// # Errors
     /// `BytesLost`. When the disk fails. What is on it is then unknown, and the store takes no further change.
@@ -40,23 +41,6 @@ impl Namespace {
         let synced = self.store.sync();
         self.write_back.store_has_lost(self.store.losses());
         Ok(synced?)
-    }
-
-    /// How often the store has lost changes that it had acknowledged.
-    pub fn losses(&self) -> u64 {
-        self.store.losses()
-    }
-
-    /// Makes all changes of names durable, for who has had a directory open since the store had lost changes so often.
-    ///
-    /// # Errors
-    /// As [`sync`](Self::sync); `BytesLost` if it has lost some since.
-    pub fn sync_directory(&self, losses: u64) -> Result<()> {
-        self.sync()?;
-        match self.losses() {
-            now if now > losses => Err(NamespaceError::BytesLost { no_space: false }),
-            _ => Ok(()),
-        }
     }
 
     /// Stops the store: after a sync that failed nobody knows what is on the disk. One for which nothing could be opened has

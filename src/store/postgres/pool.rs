@@ -89,6 +89,11 @@ impl Shelf {
     }
 }
 
+/// A statement that waits for a lock whose client has given it up ends within a second, or each that is tried again would
+/// leave a process of the server behind.
+const NOTICE_WHO_IS_GONE: &str = "SELECT set_config(name, '1s', false) FROM pg_settings \
+     WHERE name = 'client_connection_check_interval'";
+
 impl Pool {
     pub(super) fn new(target: Target) -> Self {
         Self {
@@ -113,9 +118,6 @@ impl Pool {
         // All goes by key: what the planner thinks of small tables must not make it read them whole, and what it has planned
         // for a statement serves for whatever parameters. Other servers have other settings, or none.
         //
-        // A statement that waits for a lock whose client has given it up ends within a second, or each that is tried again
-        // would leave a process of the server behind.
-        //
         // The statements of a transaction are sent at once. Who stops in the middle is cut off or stands still, and his
         // rows are in the way of those who may go on when his lease is over; what he has not committed he can do again.
         // A commit that has returned must survive a crash of the server, whatever the role's default is, unless it says
@@ -125,17 +127,19 @@ impl Pool {
              SET client_min_messages = 'warning'; SET statement_timeout = '{}s'; \
              SET idle_in_transaction_session_timeout = '1s'; \
              SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; \
-             SELECT set_config(name, CASE name WHEN 'plan_cache_mode' THEN 'force_generic_plan' \
-             WHEN 'client_connection_check_interval' THEN '1s' ELSE 'off' END, false) \
-             FROM pg_settings WHERE name IN ('plan_cache_mode', 'enable_seqscan', 'enable_bitmapscan', 'jit', \
-             'client_connection_check_interval')",
+             SELECT set_config(name, CASE name WHEN 'plan_cache_mode' THEN 'force_generic_plan' ELSE 'off' END, false) \
+             FROM pg_settings WHERE name IN ('plan_cache_mode', 'enable_seqscan', 'enable_bitmapscan', 'jit')",
             target.schema,
             target.commit_timeout.as_secs().saturating_add(5).min(86_400)
         );
         connection
             .batch(&settings, within)
             .map_err(|failure| self.lost_or_not("cannot set up a connection", &failure))?;
-        Ok(connection)
+        match connection.batch(NOTICE_WHO_IS_GONE, within) {
+            // A server whose system cannot tell who is gone has the setting, and takes no value.
+            Ok(()) | Err(Failure::Refused { .. }) => Ok(connection),
+            Err(failure) => Err(self.lost_or_not("cannot set up a connection", &failure)),
+        }
     }
 
     fn lost_or_not(&self, what: &str, failure: &Failure) -> (StoreError, bool) {

@@ -71,7 +71,7 @@ impl Committer {
 
     /// Which server the link leads to.
     pub(super) fn arrive(&self, link: &mut Held<'_>) -> Result<Server, Failed> {
-        link.arrive(&self.arrive, || self.arrival(), |answer| self.losses.arrived(answer))
+        link.arrive(&self.arrive, || self.arrival(), &self.losses)
     }
 
     /// What was acknowledged and is gone.

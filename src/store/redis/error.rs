@@ -23,10 +23,10 @@ pub(super) enum Failed {
 const PASSING: [&str; 7] =
     ["LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "READONLY", "NOREPLICAS"];
 
-/// The same in words, as the library hands them on while it makes a connection.
+/// The same in words: the server gives them no code, or the library has taken it away.
 const PASSING_WORDS: [&str; 2] = ["max number of clients reached", "busy running a script"];
 
-fn passes_by_its_words(error: &RedisError) -> bool {
+pub(super) fn passes_by_its_words(error: &RedisError) -> bool {
     let text = error.to_string();
     PASSING_WORDS.iter().any(|words| text.contains(words))
 }
@@ -41,7 +41,9 @@ impl Failed {
     /// Whether the same request may succeed in a moment.
     pub(super) fn passes(&self) -> bool {
         match self {
-            Self::Refused(error) => error.code().is_some_and(|code| PASSING.contains(&code)),
+            Self::Refused(error) => {
+                error.code().is_some_and(|code| PASSING.contains(&code)) || passes_by_its_words(error)
+            }
             Self::Lost(_) => true,
             // What is wrong with a password or a certificate stays wrong.
             Self::NotSent(error) if passes_by_its_words(error) => true,

@@ -9,12 +9,15 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use redis::{Client, Cmd, Connection, ConnectionLike as _, Pipeline, RedisError, Value, cmd};
+use redis::{
+    Client, Cmd, Connection, ConnectionLike as _, ErrorKind, Pipeline, RedisConnectionInfo, RedisError,
+    Value, cmd,
+};
 
 use super::Options;
 use super::address::Address;
-use super::error::Failed;
-use super::losses::Server;
+use super::error::{Failed, passes_by_its_words};
+use super::losses::{Losses, Server};
 use super::request::Arguments;
 use crate::ambient;
 use crate::store::StoreError;
@@ -161,11 +164,25 @@ impl Pool {
 
     fn connect_within(&self, within: Duration) -> Result<Connection, Failed> {
         let connection = self.client.get_connection_with_timeout(within);
+        let connection = connection.map_err(|error| match error.kind() {
+            ErrorKind::AuthenticationFailed => self.refusal(within).unwrap_or(error),
+            _ => error,
+        });
         let connection = connection.map_err(Failed::NotSent).inspect_err(|failed| self.note(failed))?;
         let timeout = Some(self.options.answer_within);
         connection.set_read_timeout(timeout).map_err(Failed::NotSent)?;
         connection.set_write_timeout(timeout).map_err(Failed::NotSent)?;
         Ok(connection)
+    }
+
+    /// What a server says to whoever connects, if it refuses all: of that the library makes that the password is wrong.
+    fn refusal(&self, within: Duration) -> Option<RedisError> {
+        let without = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let info = self.address.info().clone().set_redis_settings(without);
+        let mut connection = Client::open(info).ok()?.get_connection_with_timeout(within).ok()?;
+        connection.set_read_timeout(Some(within)).ok()?;
+        let answer = connection.req_command(&cmd("PING")).and_then(Value::extract_error);
+        answer.err().filter(passes_by_its_words)
     }
 
     fn note(&self, failed: &Failed) {
@@ -260,18 +277,23 @@ impl Held<'_> {
         self.judge(answer)
     }
 
-    /// Runs a script that shall be the first on each connection, unless it was. Returns which server it has met there, by
-    /// what it answered.
+    /// Runs a script that shall be the first on each connection, unless it was. Returns which server it has met there: the
+    /// one that was met last of all.
     pub(super) fn arrive(
         &mut self,
         script: &Script,
         arguments: impl FnOnce() -> Arguments,
-        met: impl FnOnce(&Value) -> Server,
+        losses: &Losses,
     ) -> Result<Server, Failed> {
         if let (Some(_), Some(server)) = (&self.connection, &self.arrived) {
-            return Ok(server.clone());
+            if losses.is_current(server) {
+                return Ok(server.clone());
+            }
+            // It may lead to a primary of before.
+            self.connection = None;
         }
-        let server = met(&self.run(script, &arguments())?);
+        let asked = losses.ask();
+        let server = losses.arrived(asked, &self.run(script, &arguments())?);
         self.arrived = Some(server.clone());
         Ok(server)
     }

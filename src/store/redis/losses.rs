@@ -26,27 +26,39 @@ type Jumps = Vec<(u64, u64)>;
 #[derive(Debug, Default)]
 pub(super) struct Losses(Mutex<State>);
 
+/// The last commit that had been acknowledged when somebody asked a server who it is, and who had acknowledged it: the
+/// answer tells of that one for certain, and not of what came after the question.
+pub(super) struct Asked(Option<(Version, Arc<str>)>);
+
 #[derive(Debug, Default)]
 struct State {
     /// The one that was met last.
     server: Server,
-    /// How far its counter was then, and what it has jumped over.
-    counter: u64,
+    /// What that one has jumped over.
     jumps: Jumps,
-    /// The last commit that was acknowledged, and by whom, if it is not known to be gone.
+    /// The last commit that was acknowledged and is not known to be gone, and who has it: who acknowledged it, or a later
+    /// one that was found to.
     last: Option<(Version, Arc<str>)>,
-    /// How often commits were found to be gone, and how many times of these somebody was told of.
+    /// The last one that is known to be gone.
+    gone: Version,
+    /// How often commits were found to be gone.
     count: u64,
-    told: u64,
 }
 
 impl State {
-    fn lacks(&self, version: Version) -> bool {
-        let was_jumped = |&(from, to): &(u64, u64)| from < version.0 && version.0 <= to;
-        version.0 > self.counter || self.jumps.iter().any(was_jumped)
+    fn has_jumped(&self, version: Version) -> bool {
+        self.jumps.iter().any(|&(from, to)| from < version.0 && version.0 <= to)
     }
 
+    /// Each once, however many connections find out.
     fn lost(&mut self, version: Version) {
+        if self.last.as_ref().is_some_and(|(last, _)| *last <= version) {
+            self.last = None;
+        }
+        if version <= self.gone {
+            return;
+        }
+        self.gone = version;
         self.count += 1;
         log::error!(
             "the server has lost changes that it had acknowledged, the last of this mount among them (version {}): \
@@ -57,18 +69,32 @@ impl State {
 }
 
 impl Losses {
+    /// To be called before a server is asked who it is.
+    pub(super) fn ask(&self) -> Asked {
+        Asked(self.0.lock().last.clone())
+    }
+
     /// A connection was made, and this is what `arrive.lua` said there. Returns which server it is.
-    pub(super) fn arrived(&self, answer: &Value) -> Server {
-        let (server, counter, jumps) = said(answer)?;
+    pub(super) fn arrived(&self, asked: Asked, answer: &Value) -> Server {
+        let said = said(answer);
         let mut state = self.0.lock();
-        (state.counter, state.jumps) = (counter, jumps);
+        let Some((server, counter, jumps)) = said else {
+            // Nothing is known of one that does not say, nor by it.
+            (state.server, state.last) = (None, None);
+            return None;
+        };
+        state.jumps = jumps;
         state.server = Some(Arc::clone(&server));
-        if let Some((version, by)) = state.last.clone()
+        if let Asked(Some((version, by))) = asked
             && by != server
-            && state.lacks(version)
         {
-            state.last = None;
-            state.lost(version);
+            if version.0 > counter || state.has_jumped(version) {
+                state.lost(version);
+            } else if let Some((last, by)) = &mut state.last
+                && *last == version
+            {
+                *by = Arc::clone(&server);
+            }
         }
         Some(server)
     }
@@ -82,8 +108,9 @@ impl Losses {
             return;
         };
         let mut state = self.0.lock();
-        // Its answer may come after another connection has met the next server.
-        if state.server.as_ref() != Some(server) && state.lacks(version) {
+        // Its answer may come after another connection has met the next server. Whether that has it cannot be told by its
+        // counter, which it may have read before: the next one that is asked knows.
+        if state.server.as_ref() != Some(server) && state.has_jumped(version) {
             return state.lost(version);
         }
         if state.last.as_ref().is_none_or(|(last, _)| *last < version) {
@@ -91,23 +118,19 @@ impl Losses {
         }
     }
 
-    /// Whether a sync on a connection to `server` is one of the server that was met last.
+    /// Whether this is the server that was met last. If not, it may be one of before, or have a new name.
     pub(super) fn is_current(&self, server: &Server) -> bool {
         self.0.lock().server == *server
+    }
+
+    /// Whether a sync on a connection to `server` waits for all that was acknowledged and is not known to be gone.
+    pub(super) fn has_all(&self, server: &Server) -> bool {
+        self.0.lock().last.as_ref().is_none_or(|(_, by)| server.as_ref() == Some(by))
     }
 
     /// How often commits were found to be gone.
     pub(super) fn count(&self) -> u64 {
         self.0.lock().count
-    }
-
-    /// Whether somebody is to be told who has begun to wait when there were `before`: all who waited meanwhile are, and one
-    /// at least.
-    pub(super) fn tell(&self, before: u64) -> bool {
-        let mut state = self.0.lock();
-        let tells = state.count > before || state.count > state.told;
-        state.told = state.count;
-        tells
     }
 }
 
@@ -132,6 +155,10 @@ mod tests {
         Value::Array(words.map(|word| Value::BulkString(word.as_bytes().to_vec())).to_vec())
     }
 
+    fn meet(losses: &Losses, server: &str, counter: u64, jumps: &str) -> Server {
+        losses.arrived(losses.ask(), &answer(server, counter, jumps))
+    }
+
     fn of_node() -> Commit {
         Commit::new().delete(Key::Node(Ino(7)))
     }
@@ -149,37 +176,66 @@ mod tests {
             (1, 0, "", true),
         ] {
             let losses = Losses::default();
-            let first = losses.arrived(&answer("a", 1, ""));
+            let first = meet(&losses, "a", 1, "");
             losses.made(&of_node(), Version(last), &first);
-            assert!(!losses.tell(0));
-            let second = losses.arrived(&answer("b", counter, jumps));
+            assert!(losses.has_all(&first));
+            let second = meet(&losses, "b", counter, jumps);
             assert!(losses.is_current(&second) && !losses.is_current(&first));
-            assert_eq!((losses.count(), losses.tell(0)), (u64::from(gone), gone), "{last} {jumps}");
-            // Once, also if the next connection finds the same; and whoever comes later is not told.
-            losses.arrived(&answer("b", counter, jumps));
-            assert_eq!((losses.count(), losses.tell(losses.count())), (u64::from(gone), false));
+            assert!(losses.has_all(&second));
+            assert_eq!(losses.count(), u64::from(gone), "{last} {jumps}");
+            // Once, also if the next connection finds the same.
+            meet(&losses, "b", counter, jumps);
+            assert_eq!(losses.count(), u64::from(gone));
         }
+    }
+
+    /// The history of a server has another name when a replica joins it.
+    #[test]
+    fn a_server_that_goes_on_under_another_name_has_lost_nothing() {
+        let losses = Losses::default();
+        let old = meet(&losses, "a 1", 1, "");
+        losses.made(&of_node(), Version(1000), &old);
+        let new = meet(&losses, "a 2", 2000, "1000-2000 ");
+        assert!(losses.has_all(&new));
+        // On a connection of before.
+        losses.made(&of_node(), Version(2001), &old);
+        assert!(!losses.has_all(&new), "it must be asked again");
+        // Asked before that commit, answered after it.
+        let losses_asked = losses.ask();
+        losses.made(&of_node(), Version(2002), &old);
+        losses.arrived(losses_asked, &answer("a 2", 2001, "1000-2000 "));
+        assert!(!losses.has_all(&new));
+        meet(&losses, "a 2", 2002, "1000-2000 ");
+        assert!(losses.has_all(&new));
+        assert_eq!(losses.count(), 0);
     }
 
     #[test]
     fn an_answer_that_comes_after_the_next_server_was_met_is_looked_at_too() {
         let losses = Losses::default();
-        let first = losses.arrived(&answer("a", 1, ""));
-        losses.arrived(&answer("b", 2000, "100-2000 "));
+        let first = meet(&losses, "a", 1, "");
+        let second = meet(&losses, "b", 2000, "100-2000 ");
         losses.made(&of_node(), Version(100), &first);
-        assert_eq!(losses.count(), 0);
+        assert!(!losses.has_all(&second));
         losses.made(&of_node(), Version(150), &first);
+        assert_eq!(losses.count(), 1);
+        meet(&losses, "b", 2000, "100-2000 ");
+        assert!(losses.has_all(&second));
         assert_eq!(losses.count(), 1);
     }
 
     #[test]
     fn beats_and_servers_that_do_not_say_are_passed_over() {
         let losses = Losses::default();
-        assert_eq!(losses.arrived(&Value::Array(vec![Value::BulkString(b"unsaid".to_vec())])), None);
+        let unsaid = Value::Array(vec![Value::BulkString(b"unsaid".to_vec())]);
+        assert_eq!(losses.arrived(losses.ask(), &unsaid), None);
         losses.made(&of_node(), Version(9), &None);
-        let first = losses.arrived(&answer("a", 1, ""));
+        let first = meet(&losses, "a", 1, "");
         losses.made(&Commit::new().delete(Key::Lock("/a".into())), Version(5), &first);
-        losses.arrived(&answer("b", 2000, "2-2000 "));
+        meet(&losses, "b", 2000, "2-2000 ");
         assert_eq!(losses.count(), 0);
+        losses.made(&of_node(), Version(2001), &meet(&losses, "b", 2000, ""));
+        let silent = losses.arrived(losses.ask(), &unsaid);
+        assert!(losses.is_current(&silent) && losses.has_all(&silent), "as before it could be asked");
     }
 }

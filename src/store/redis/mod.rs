@@ -196,24 +196,21 @@ impl RedisStore {
         let mut requests = pipe();
         requests.cmd("EVAL").arg(COUNT_WHEN_FULL).arg(1).arg(self.names.other("syncs"));
         requests.cmd("WAITAOF").arg(1).arg(0).arg(0);
-        let (answers, server) = self.pool.patiently(WHAT, |link| {
-            let mut server = self.committer.arrive(link)?;
-            // This one may lead to a primary of before.
-            if !self.committer.losses().is_current(&server) {
+        let answers = self.pool.patiently(WHAT, |link| {
+            let server = self.committer.arrive(link)?;
+            if !self.committer.losses().has_all(&server) {
+                // Another one has acknowledged it, or this one under another name: it is asked whether it has it.
                 link.begin_anew();
-                server = self.committer.arrive(link)?;
+                self.committer.arrive(link)?;
             }
-            Ok((link.ask_all(&requests)?, server))
+            link.ask_all(&requests)
         })?;
         // How many disks have it: the server's own, and those of replicas.
-        let on_disk =
-            matches!(answers.get(1), Some(Value::Array(disks)) if disks.first() == Some(&Value::Int(1)));
-        let cause = match (on_disk, self.committer.losses().is_current(&server)) {
-            (true, true) => return Ok(()),
-            (true, false) => "another server has taken over meanwhile".to_owned(),
-            (false, _) => format!("the server sent {answers:?}"),
-        };
-        Err(StoreError::Engine { what: format!("{}: {WHAT}", self.pool.address), source: cause.into() })
+        if matches!(answers.get(1), Some(Value::Array(disks)) if disks.first() == Some(&Value::Int(1))) {
+            return Ok(());
+        }
+        let source = format!("the server sent {answers:?}").into();
+        Err(StoreError::Engine { what: format!("{}: {WHAT}", self.pool.address), source })
     }
 
     fn listed(&self, scan: &Scan, keys_only: bool) -> Result<Value, StoreError> {
@@ -243,7 +240,7 @@ impl Store for RedisStore {
         if self.durability == (Persistence::EverySecond { waits: true }) {
             self.wait_for_disk()?;
         }
-        if losses.tell(before) {
+        if losses.count() > before {
             let what = format!("{}: {WHAT}", self.pool.address);
             let cause =
                 "the server has lost changes that it had acknowledged and that were not synced: see the log";

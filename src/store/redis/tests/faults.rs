@@ -350,11 +350,16 @@ fn a_sync_after_a_power_cut_says_what_is_gone_once_and_never_that_it_is_kept() {
         );
     }
     // A server that cannot be asked to wait is met again by the next commit.
-    let meet = |store: &RedisStore| {
-        if !waits {
-            store.commit(&Commit::new().put(node(3), directory(0))).unwrap();
-        }
-        store.sync()
+    let lost_meanwhile = |store: &RedisStore| {
+        let before = store.losses();
+        let synced = if waits {
+            store.sync()
+        } else {
+            store.commit(&Commit::new().put(node(3), directory(0))).map(drop).unwrap();
+            Ok(())
+        };
+        assert_eq!(has_lost(&synced), waits && store.losses() > before, "{synced:?}");
+        store.losses() - before
     };
     store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
     store.sync().unwrap();
@@ -363,22 +368,19 @@ fn a_sync_after_a_power_cut_says_what_is_gone_once_and_never_that_it_is_kept() {
     // It starts again and has lost nothing.
     server.kill();
     server.restart();
-    meet(&store).unwrap();
+    assert_eq!(lost_meanwhile(&store), 0);
     settled();
     for _ in 0..2 {
         let kept = server.on_disk();
         store.commit(&add_one()).unwrap();
         other.commit(&Commit::new().put(node(2), directory(0))).unwrap();
         server.lose_power(&kept);
-        let (losses, before) = (store.losses(), children(&store));
-        let synced = meet(&store);
-        assert!(has_lost(&synced), "{synced:?}");
-        assert_eq!((store.losses(), children(&store)), (losses + 1, before), "it is gone");
+        let before = children(&store);
+        assert_eq!((lost_meanwhile(&store), children(&store)), (1, before), "it is gone");
         store.sync().unwrap();
         // Another host finds out by itself, also after this one has made changes.
         store.commit(&add_one()).unwrap();
-        let synced = meet(&other);
-        assert!(has_lost(&synced), "{synced:?}");
+        assert_eq!(lost_meanwhile(&other), 1);
         other.sync().unwrap();
         settled();
     }
@@ -387,27 +389,62 @@ fn a_sync_after_a_power_cut_says_what_is_gone_once_and_never_that_it_is_kept() {
     let kept = server.on_disk();
     children(&reader);
     server.lose_power(&kept);
-    meet(&reader).unwrap();
-    assert_eq!(reader.losses(), 0);
+    assert_eq!(lost_meanwhile(&reader), 0);
+}
+
+/// A replica that joins, or has been away for long, gives the history of its primary another name.
+#[test]
+fn a_server_that_gets_a_replica_has_lost_nothing() {
+    let (Some(server), Some(replica)) = (RedisServer::start(), RedisServer::start()) else { return };
+    let store = super::store(&server.url("v"));
+    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+    let name = |connection: &mut redis::Connection| {
+        let told: String = redis::from_redis_value(say(connection, &["INFO", "replication"])).unwrap();
+        told.lines().find_map(|line| line.strip_prefix("master_replid:").map(ToOwned::to_owned)).unwrap()
+    };
+    let before = name(&mut admin(&server));
+    say(&mut admin(&replica), &["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    let begun = monotonic();
+    while name(&mut admin(&server)) == before {
+        assert!(begun.elapsed().as_secs() < 20, "it has no other name");
+        sleep(Duration::from_millis(10));
+    }
+    // Another client meets it under its new name, while this one has its connections of before.
+    let other = super::store(&server.url("v"));
+    other.commit(&add_one()).unwrap();
+    for _ in 0..5 {
+        store.commit(&add_one()).unwrap();
+        store.sync().unwrap();
+        scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| store.commit(&add_one()).unwrap());
+            }
+        });
+        store.sync().unwrap();
+    }
+    assert_eq!((store.losses(), other.losses(), children(&store)), (0, 0, 21));
 }
 
 #[test]
 fn a_server_with_too_many_connections_is_waited_for() {
     let Some(server) = RedisServer::start() else { return };
-    // A database with a number is chosen when the connection is made.
-    let url = server.url("v").replace("/0?", "/1?");
-    let store = super::store(&url);
-    store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
     let connection = &mut admin(&server);
-    say(connection, &["CONFIG", "SET", "maxclients", "1"]);
-    say(connection, &["CLIENT", "KILL", "SKIPME", "yes"]);
-    scope(|scope| {
-        let waits = scope.spawn(|| store.commit(&add_one()));
-        sleep(Duration::from_millis(300));
-        assert!(!waits.is_finished());
-        assert!(store.outage().unwrap().cause.contains("max number of clients"), "{:?}", store.outage());
-        say(connection, &["CONFIG", "SET", "maxclients", "100"]);
-        waits.join().unwrap().unwrap();
-    });
-    assert_eq!(children(&store), 1);
+    // What is said while a connection is made depends on what is asked for then: a password, a database with a number.
+    for (password, database) in [(None, 0), (None, 1), (Some("s3cret"), 0), (Some("s3cret"), 1)] {
+        say(connection, &["CONFIG", "SET", "requirepass", password.unwrap_or_default()]);
+        let url = server.url(&format!("v{}", password.is_some())).replace("/0?", &format!("/{database}?"));
+        let store =
+            connect(&url, Options { password: password.map(ToOwned::to_owned), ..options() }).unwrap().0;
+        store.commit(&Commit::new().put(node(1), directory(0))).unwrap();
+        say(connection, &["CONFIG", "SET", "maxclients", "1"]);
+        say(connection, &["CLIENT", "KILL", "SKIPME", "yes"]);
+        scope(|scope| {
+            let waits = scope.spawn(|| store.commit(&add_one()));
+            sleep(Duration::from_millis(300));
+            assert!(!waits.is_finished(), "{password:?} {database}");
+            say(connection, &["CONFIG", "SET", "maxclients", "100"]);
+            waits.join().unwrap().unwrap();
+        });
+        assert_eq!(children(&store), 1);
+    }
 }
