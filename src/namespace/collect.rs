@@ -236,6 +236,11 @@ impl Worker {
         let store = &*self.store;
         if let Some((version, node)) = store.node(ino)? {
             let commit = Commit::new().at(Key::Node(ino), version);
+            if node.nlink > 0 {
+                // The store has lost the change that took its last name: it is no orphan.
+                store.commit(&commit.delete(Key::Orphan(ino)))?;
+                return Ok(());
+            }
             store.commit(&delete_inode(store, ino, &node, commit)?)?;
             store.sync()?;
         }

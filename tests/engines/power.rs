@@ -29,15 +29,17 @@ fn whatever_was_open_is_told_once_and_new_files_are_not() {
     let opened = ["a", "b"].map(write);
     let root = File::open(&point).unwrap();
     opened.iter().chain([&root]).for_each(|file| file.sync_all().unwrap());
-    fs::write(point.join("to go"), vec![b'y'; 300_000]).unwrap();
+    let back = ["to go", "held"];
+    back.iter().for_each(|name| fs::write(point.join(name), vec![b'y'; 300_000]).unwrap());
     root.sync_all().unwrap();
     std::thread::sleep(ON_DISK_AFTER);
+    let held = File::open(point.join("held")).unwrap();
     let kept = server.on_disk();
     for mut file in &opened {
         file.write_all(b"lost").unwrap();
     }
     fs::write(point.join("also lost"), "").unwrap();
-    fs::remove_file(point.join("to go")).unwrap();
+    back.iter().for_each(|name| fs::remove_file(point.join(name)).unwrap());
     server.lose_power(&kept);
     // Where the server cannot be asked to wait for its disk, the next change finds out.
     until("it takes changes again", || fs::write(point.join("after"), "").is_ok());
@@ -49,13 +51,15 @@ fn whatever_was_open_is_told_once_and_new_files_are_not() {
     for open in [&point, &point.join("a")] {
         File::open(open).unwrap().sync_all().unwrap();
     }
+    // The last close of a file that had lost its name, and has it again.
+    drop(held);
     // What is back has its bytes: nobody took them for those of a file that is gone.
     for at in 0..2 {
-        let path = two.point(at).join("to go");
-        until("it is back", || read(&path).is_some());
-        // Whoever had it removed tries for a while.
+        let paths = back.map(|name| two.point(at).join(name));
+        until("they are back", || paths.iter().all(|path| read(path).is_some()));
+        // Whoever had them removed tries for a while.
         std::thread::sleep(ON_DISK_AFTER);
-        assert_eq!(read(&path).unwrap(), vec![b'y'; 300_000]);
+        paths.iter().for_each(|path| assert_eq!(read(path).unwrap(), vec![b'y'; 300_000]));
         until("the other is gone", || !two.point(at).join("also lost").exists());
     }
     drop((opened, root));

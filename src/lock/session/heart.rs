@@ -84,16 +84,15 @@ fn beat_until_stopped(member: &Member, stop: &Stop, per_lease: u32) {
             Err(_) => {}
         }
         // In short pieces: what it has to keep pace with may become shorter meanwhile.
-        let mut waited = Duration::ZERO;
+        let begun = ambient::monotonic();
         let mut asked = stop.asked.lock();
         loop {
+            let waited = ambient::monotonic().saturating_duration_since(begun);
             let left = (member.standing().pace() / per_lease).saturating_sub(waited);
             if *asked || left.is_zero() {
                 break;
             }
-            let piece = left.min(LOOK_AT_PACE);
-            stop.wake.wait_for(&mut asked, piece);
-            waited += piece;
+            stop.wake.wait_for(&mut asked, left.min(LOOK_AT_PACE));
         }
         if *asked {
             return;

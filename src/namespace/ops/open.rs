@@ -148,6 +148,10 @@ impl Namespace {
         }
         let removed = self.retry(|| {
             let (version, node) = self.live_node(ino)?;
+            if node.nlink > 0 {
+                // The store has lost the change that took its last name.
+                return Ok(None);
+            }
             let backed = is_apart(&node);
             let commit = Commit::new().at(Key::Node(ino), version);
             let mut commit = delete_inode(&*self.store, ino, &node, commit)?;
@@ -156,11 +160,12 @@ impl Namespace {
             }
             self.inodes.bury(ino, node);
             self.commit(&commit)?;
-            Ok(backed)
+            Ok(Some(backed))
         });
         match removed {
-            Ok(true) => self.collector.remove_content(ino),
-            Ok(false) => {}
+            Ok(Some(true)) => self.collector.remove_content(ino),
+            Ok(Some(false)) => {}
+            Ok(None) => life.orphaned = false,
             // What it has left is for whoever cleans up after it.
             Err(NamespaceError::Store(StoreError::Fenced)) => return Err(StoreError::Fenced.into()),
             Err(error) => {

@@ -163,11 +163,13 @@ impl Pool {
     }
 
     fn connect_within(&self, within: Duration) -> Result<Connection, Failed> {
-        let connection = self.client.get_connection_with_timeout(within);
-        let connection = connection.map_err(|error| match error.kind() {
-            ErrorKind::AuthenticationFailed => self.refusal(within).unwrap_or(error),
-            _ => error,
-        });
+        let connect = || self.client.get_connection_with_timeout(within);
+        let connection = match connect() {
+            Err(error) if error.kind() == ErrorKind::AuthenticationFailed => {
+                self.refusal(within).map_or_else(connect, Err)
+            }
+            made => made,
+        };
         let connection = connection.map_err(Failed::NotSent).inspect_err(|failed| self.note(failed))?;
         let timeout = Some(self.options.answer_within);
         connection.set_read_timeout(timeout).map_err(Failed::NotSent)?;
@@ -175,14 +177,17 @@ impl Pool {
         Ok(connection)
     }
 
-    /// What a server says to whoever connects, if it refuses all: of that the library makes that the password is wrong.
+    /// Why a server does not listen to anybody at the moment, if it does not: of that the library makes that the password is
+    /// wrong.
     fn refusal(&self, within: Duration) -> Option<RedisError> {
         let without = RedisConnectionInfo::default().set_skip_set_lib_name();
         let info = self.address.info().clone().set_redis_settings(without);
-        let mut connection = Client::open(info).ok()?.get_connection_with_timeout(within).ok()?;
-        connection.set_read_timeout(Some(within)).ok()?;
-        let answer = connection.req_command(&cmd("PING")).and_then(Value::extract_error);
-        answer.err().filter(passes_by_its_words)
+        let ask = || {
+            let mut connection = Client::open(info)?.get_connection_with_timeout(within)?;
+            connection.set_read_timeout(Some(within))?;
+            connection.req_command(&cmd("PING")).and_then(Value::extract_error)
+        };
+        ask().err().filter(|error| error.code().is_none() || passes_by_its_words(error))
     }
 
     fn note(&self, failed: &Failed) {
@@ -292,6 +297,8 @@ impl Held<'_> {
             // It may lead to a primary of before.
             self.connection = None;
         }
+        // What is acknowledged while the connection is made is known by then.
+        self.connection()?;
         let asked = losses.ask();
         let server = losses.arrived(asked, &self.run(script, &arguments())?);
         self.arrived = Some(server.clone());

@@ -52,7 +52,8 @@ impl State {
 
     /// Each once, however many connections find out.
     fn lost(&mut self, version: Version) {
-        if self.last.as_ref().is_some_and(|(last, _)| *last <= version) {
+        let server = self.server.clone();
+        if self.last.as_ref().is_some_and(|(last, by)| *last <= version && server.as_ref() != Some(by)) {
             self.last = None;
         }
         if version <= self.gone {
@@ -85,6 +86,14 @@ impl Losses {
         };
         state.jumps = jumps;
         state.server = Some(Arc::clone(&server));
+        // What lies in a jump is gone, whenever it was made.
+        if let Some((version, by)) = &state.last
+            && *by != server
+            && state.has_jumped(*version)
+        {
+            let version = *version;
+            state.lost(version);
+        }
         if let Asked(Some((version, by))) = asked
             && by != server
         {
@@ -112,6 +121,10 @@ impl Losses {
         // counter, which it may have read before: the next one that is asked knows.
         if state.server.as_ref() != Some(server) && state.has_jumped(version) {
             return state.lost(version);
+        }
+        if state.server.as_ref() == Some(server) {
+            // A server that has lost a jump, too, may go on below what is gone.
+            state.gone = state.gone.min(Version(version.0.saturating_sub(1)));
         }
         if state.last.as_ref().is_none_or(|(last, _)| *last < version) {
             state.last = Some((version, Arc::clone(server)));
@@ -208,6 +221,35 @@ mod tests {
         meet(&losses, "a 2", 2002, "1000-2000 ");
         assert!(losses.has_all(&new));
         assert_eq!(losses.count(), 0);
+    }
+
+    #[test]
+    fn what_was_made_between_question_and_answer_is_looked_at_too() {
+        let losses = Losses::default();
+        let first = meet(&losses, "a", 1, "");
+        losses.made(&of_node(), Version(100), &first);
+        let asked = losses.ask();
+        losses.made(&of_node(), Version(101), &first);
+        let second = losses.arrived(asked, &answer("b", 2000, "100-2000 "));
+        losses.made(&of_node(), Version(2001), &second);
+        assert_eq!(losses.count(), 1);
+    }
+
+    /// A server may lose its jump with the rest, and take a shorter one.
+    #[test]
+    fn versions_below_those_that_are_gone_are_lost_like_others() {
+        let losses = Losses::default();
+        let first = meet(&losses, "a", 1, "");
+        losses.made(&of_node(), Version(1701), &first);
+        let second = meet(&losses, "b", 1200, "100-1200 ");
+        assert_eq!(losses.count(), 1);
+        losses.made(&of_node(), Version(1201), &second);
+        // Another connection's answer, that comes late.
+        losses.made(&of_node(), Version(1200), &first);
+        assert!(losses.has_all(&second));
+        let before = losses.count();
+        meet(&losses, "c", 3000, "100-1200 1200-3000 ");
+        assert_eq!(losses.count(), before + 1);
     }
 
     #[test]
