@@ -136,7 +136,7 @@ Of volumes that many hosts share:
   cache_ttl=SECONDS      nothing that others may have changed is remembered for
                          longer (default 1, at most 3600)
   lease=SECONDS          without a sign of life others take this mount for dead
-                         (default 10, 1 to 600)
+                         (default 10, 1 to 600); with --locks one for all
   hard, soft[=SECONDS]   how long each request of an operation waits for a
                          server that is away before it fails (hard, the
                          default: 60; soft: 5, or 0.1 to 3600); to mount waits

@@ -174,6 +174,11 @@ impl WriteBack {
         self.limit_bytes > 0
     }
 
+    /// Whether there can be anything to tell open files of.
+    fn tells(&self) -> bool {
+        self.is_on() || self.may_lose
+    }
+
     /// The most that may wait, in bytes.
     pub(super) fn limit_bytes(&self) -> u64 {
         self.limit_bytes
@@ -243,6 +248,9 @@ impl WriteBack {
     /// The store has lost changes that it had acknowledged, so often by now. What they were nobody knows: everything that is
     /// open is told by its next fsync, and if nothing was, the first fsync of whatever is.
     pub(super) fn store_has_lost(&self, losses: u64) {
+        if !self.may_lose {
+            return;
+        }
         let mut state = self.state.lock();
         if losses > state.store_losses {
             (state.store_losses, state.untold) = (losses, true);
@@ -254,13 +262,16 @@ impl WriteBack {
 
     /// A file was opened.
     pub(super) fn opened(&self, ino: Ino, handle: u64) {
-        if self.is_on() || self.may_lose {
+        if self.tells() {
             self.state.lock().handles.entry(ino).or_default().insert(handle, None);
         }
     }
 
     /// An open file is gone.
     pub(super) fn closed(&self, ino: Ino, handle: u64) {
+        if !self.tells() {
+            return;
+        }
         let mut state = self.state.lock();
         if let Some(handles) = state.handles.get_mut(&ino) {
             handles.remove(&handle);
