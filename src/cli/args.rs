@@ -326,7 +326,7 @@ pub(super) struct Recover {
 /// Shared: the path is not renamed, and neither is a directory above it. Exclusive: nothing below it is renamed either.
 /// A volume formatted with --locking version has no locks to hold.
 /// Exits with the command's code, or with 128 and the number of the signal that ended it; with 75 if the lock was not free
-/// in time, or somebody broke it before; with 69 if it could not be asked for; with 76 if somebody broke it while the
+/// in time, or somebody broke it before; with 69 if it could not be asked for; with 76 if it was lost while the
 /// command ran, which goes on then, with a warning; with 127 if there is no such command, and 126 if it cannot be run.
 #[derive(Debug, Args)]
 #[command(after_help = "\

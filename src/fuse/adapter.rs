@@ -320,7 +320,7 @@ impl Filesystem for Adapter {
         reply: ReplyData,
     ) {
         if control::owns(ino) {
-            return match self.0.control.read(fh, offset, size) {
+            return match control::read(&self.0, fh, offset, size) {
                 Some(bytes) => reply.data(&bytes),
                 None => reply.error(Errno::EBADF),
             };

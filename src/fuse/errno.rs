@@ -48,7 +48,7 @@ fn lock_errno(error: &LockError) -> Errno {
         LockError::NoLocks => Errno::EOPNOTSUPP,
         LockError::WouldBlock(_) | LockError::TimedOut(_) => Errno::EBUSY,
         LockError::Interrupted => Errno::EINTR,
-        LockError::Revoked { .. } | LockError::Lapsed { .. } => Errno::ECANCELED,
+        LockError::Revoked { .. } | LockError::Lapsed { .. } | LockError::Forgotten => Errno::ECANCELED,
         LockError::Store(StoreError::NoSpace) => Errno::ENOSPC,
         LockError::Closed
         | LockError::SessionDropped

@@ -103,6 +103,11 @@ pub enum LockError {
         /// How long ago.
         since: Duration,
     },
+    /// The store lost its last changes, and with them the locks: as after a power cut, or a failover. Others may have them.
+    #[error(
+        "the store has lost it with its last changes, as in a power cut or a failover, and others may have it"
+    )]
+    Forgotten,
     /// The store that has the lock documents failed. The caller holds nothing; what it could not take back is removed by
     /// others.
     #[error(transparent)]

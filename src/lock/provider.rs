@@ -229,6 +229,15 @@ impl LockGuard {
         }
     }
 
+    /// What asks the store whether it has the locks still, if they are documents of one that others use: see
+    /// [`SharedGuard::look`]. For those who hold them without a commit that would find out.
+    pub fn look(&self) -> Option<impl FnOnce() -> Result<Option<LockError>, LockError> + Send + use<>> {
+        match self {
+            Self::Documents(guard) => Some(guard.look()),
+            Self::Table(_) | Self::Redlock(_) => None,
+        }
+    }
+
     /// What releases the locks, for the commit of the change that they were taken for: so one request does both. None if
     /// they are no documents of the store that is changed, and if others are likely to have come meanwhile. Whoever makes
     /// the commit says how it ended: [`LockGuard::released`], or [`LockGuard::met_others`] if it conflicts in a lock.

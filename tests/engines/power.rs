@@ -3,9 +3,11 @@
 use std::fs::{self, File};
 use std::io::{Error, Write as _};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::until;
+use crate::common::lines::Lines;
+use crate::common::{BINARY, LIMIT, run, until, wait};
 use crate::redis_server::RedisServer;
 use crate::two::Two;
 
@@ -63,6 +65,31 @@ fn whatever_was_open_is_told_once_and_new_files_are_not() {
         until("the other is gone", || !two.point(at).join("also lost").exists());
     }
     drop((opened, root));
+    two.finish();
+}
+
+/// What is held for a command, whose commits are not ours to refuse.
+#[test]
+fn who_holds_a_lock_is_told_that_it_is_lost() {
+    let Some(mut server) = RedisServer::start() else { return };
+    let Some(two) = Two::mounted(server.url("volume")) else { return };
+    let [here, there] = [0, 1].map(|at| two.point(at).join("d"));
+    fs::create_dir(&here).unwrap();
+    File::open(two.point(0)).unwrap().sync_all().unwrap();
+    std::thread::sleep(ON_DISK_AFTER);
+    let kept = server.on_disk();
+    let mut lock = Command::new(BINARY);
+    lock.arg("lock").arg(&here).args(["--", "sh", "-c", "echo has it; read end"]);
+    let mut lock = lock.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(Lines::of(lock.stdout.take().unwrap()).line(), "has it");
+    server.lose_power(&kept);
+    let warned = Lines::of(lock.stderr.take().unwrap()).line();
+    assert!(warned.contains("the store has lost it"), "{warned}");
+    let take = || run(Command::new(BINARY).args(["lock", "--wait=0"]).arg(&there).args(["--", "true"]));
+    until("another can have it", || take().code == 0);
+    drop(lock.stdin.take());
+    let code = wait(&mut lock, LIMIT).and_then(|status| status.code());
+    assert_eq!(code, Some(76));
     two.finish();
 }
 

@@ -23,7 +23,7 @@ use crate::lock::{LockId, Mode};
 
 /// The lock was not free in time (EX_TEMPFAIL of sysexits.h).
 const EXIT_NOT_FREE: u8 = 75;
-/// The lock was broken while the command ran; the command's own code is not to be relied on then.
+/// The lock was lost while the command ran; the command's own code is not to be relied on then.
 const EXIT_LOST: u8 = 76;
 /// The lock could not be asked for (EX_UNAVAILABLE).
 pub(in crate::cli) const EXIT_UNAVAILABLE: u8 = 69;
@@ -32,7 +32,7 @@ const EXIT_NOT_EXECUTABLE: u8 = 126;
 const EXIT_NOT_FOUND: u8 = 127;
 const EXIT_SIGNAL_BASE: i32 = 128;
 
-/// So soon a lock that was broken is noticed.
+/// So soon it is noticed that the mount knows a lock to be lost.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 pub(in crate::cli) fn run(arguments: &Lock) -> Result<ExitCode, Failure> {
@@ -90,14 +90,27 @@ impl Vigil {
             let mut lost = false;
             loop {
                 let ends = stopped.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout);
-                if !lost && let Some(why) = lost_since(&control) {
-                    eprintln!("lockwood: {path}: the lock is lost: {why}; the command goes on without it");
-                    lost = true;
-                }
                 if ends {
                     // Whoever waits for this command finds the lock free. Where it cannot be written, the mount is gone, and
-                    // with it the lock.
+                    // with it the lock. Whether it was held until now can be read afterwards.
                     let _ = control.write_at(RELEASE, 0);
+                }
+                match answer(&control) {
+                    Some(HoldAnswer::Lost(why)) if !lost => {
+                        let command = if ends { "ran" } else { "goes on" };
+                        eprintln!(
+                            "lockwood: {path}: the lock is lost: {why}; the command {command} without it"
+                        );
+                        lost = true;
+                    }
+                    Some(HoldAnswer::Unknown(why)) if ends && !lost => {
+                        eprintln!(
+                            "lockwood: {path}: whether the lock was held to the end is not known: {why}"
+                        );
+                    }
+                    _ => {}
+                }
+                if ends {
                     return lost;
                 }
             }
@@ -112,17 +125,16 @@ impl Vigil {
     }
 }
 
-/// Why the lock is held no more.
-fn lost_since(control: &File) -> Option<String> {
+/// What the mount says of the lock.
+fn answer(control: &File) -> Option<HoldAnswer> {
     const ANSWER_MAX: usize = 4096;
     let mut answer = [0; ANSWER_MAX];
-    match control.read_at(&mut answer, 0) {
-        Ok(len) => match serde_json::from_slice(answer.get(..len)?) {
-            Ok(HoldAnswer::Lost(why)) => Some(why),
-            _ => None,
-        },
-        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => None,
-        Err(error) => Some(format!("the mount does not answer ({error})")),
+    loop {
+        return match control.read_at(&mut answer, 0) {
+            Ok(len) => serde_json::from_slice(answer.get(..len)?).ok(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => Some(HoldAnswer::Lost(format!("the mount does not answer ({error})"))),
+        };
     }
 }
 

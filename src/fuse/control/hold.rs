@@ -3,11 +3,13 @@
 //! A request of one line of JSON is written to the open file. The write returns when the lock is held, and fails with
 //! EBUSY when it was not free in time, with EINTR when its process was sent a signal; reading the file then says what
 //! is held, or what was in the way. The lock is tied to the open file, so it ends with the last process that has that,
-//! however it ends. If somebody breaks it before, reading the file says so. Linux does not wait for the end of an open
-//! file: who wants to know that the lock is free writes [`RELEASE`] first.
+//! however it ends. If somebody breaks it before, or the store loses it, reading the file says so. Linux does not wait for
+//! the end of an open file: who wants to know that the lock is free writes [`RELEASE`] first, and may read a last time whether
+//! it was held until then.
 
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use fuser::{Errno, FileHandle, ReplyWrite};
 use parking_lot::Mutex;
@@ -44,8 +46,10 @@ pub enum HoldAnswer {
     Held(String),
     /// It is not, and why.
     Refused(String),
-    /// It was held and is not any more, since somebody has broken it.
+    /// It was held and is not any more, and why: somebody has broken it, or the store has lost it.
     Lost(String),
+    /// It was given back, and whether it was held until then is not known, and why.
+    Unknown(String),
 }
 
 /// Written to the file, it gives the lock back; the write returns when that is done, or when the store has not answered for
@@ -55,9 +59,89 @@ pub const RELEASE: &[u8] = b"\"release\"";
 /// Nobody waits longer until a lock is given back.
 const RELEASE_WAIT: Duration = Duration::from_secs(1);
 
-/// What a file shows whose lock was broken.
-pub(super) fn lost(why: &LockError) -> Arc<[u8]> {
+/// So often, at most, reading the file has the store asked whether it has the lock still.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
+
+/// A lock that is held through an open file.
+pub(super) struct Held {
+    guard: LockGuard,
+    /// When the store was asked last whether it has the lock; `None` while it is being asked.
+    asked: Option<Instant>,
+    /// What the file shows since the store has said that it has not.
+    gone: Option<Arc<[u8]>>,
+}
+
+impl Held {
+    fn new(guard: LockGuard) -> Self {
+        Self { guard, asked: Some(ambient::monotonic()), gone: None }
+    }
+
+    /// What the file shows if the lock is held no more.
+    pub(super) fn lost(&self) -> Option<Arc<[u8]>> {
+        self.guard.lost().map(lost).or_else(|| self.gone.clone())
+    }
+
+    /// What the file shows when the lock has been given back, after the store was asked a last time.
+    fn at_the_end(&self, shared: &Shared) -> Arc<[u8]> {
+        if let Some(lost) = self.lost() {
+            return lost;
+        }
+        match self.guard.look().map(|look| if is_away(shared) { Err(None) } else { look().map_err(Some) }) {
+            None | Some(Ok(None)) => Arc::default(),
+            Some(Ok(Some(why))) => lost(why),
+            Some(Err(error)) => unknown(error.as_ref()),
+        }
+    }
+}
+
+fn lost(why: LockError) -> Arc<[u8]> {
     serde_json::to_vec(&HoldAnswer::Lost(why.to_string())).unwrap_or_default().into()
+}
+
+fn unknown(why: Option<&LockError>) -> Arc<[u8]> {
+    let why = why.map_or_else(|| "the store does not answer".to_owned(), ToString::to_string);
+    serde_json::to_vec(&HoldAnswer::Unknown(why)).unwrap_or_default().into()
+}
+
+fn is_away(shared: &Shared) -> bool {
+    shared.namespace.store().outage().is_some()
+}
+
+/// To be called when the file is read: now and then it has the store asked whether the lock is still there. Nobody waits for
+/// the answer, which the next reads show.
+pub(super) fn look(shared: &Arc<Shared>, fh: FileHandle) {
+    let now = ambient::monotonic();
+    let (op, look) = {
+        let mut handles = shared.control.handles.lock();
+        let Some(held) = handles.get_mut(&fh.0).and_then(|handle| handle.held.as_mut()) else { return };
+        let is_due = held.asked.is_some_and(|asked| now >= asked + ASKED_EVERY);
+        if !is_due || held.lost().is_some() || is_away(shared) {
+            return;
+        }
+        let Some(look) = held.guard.look() else { return };
+        held.asked = None;
+        (held.guard.op(), look)
+    };
+    let worker = Arc::clone(shared);
+    let note = move |shared: &Shared, gone: Option<LockError>| {
+        let mut handles = shared.control.handles.lock();
+        let held = handles.get_mut(&fh.0).and_then(|handle| handle.held.as_mut());
+        // Unless it was released meanwhile.
+        let Some(held) = held.filter(|held| held.guard.op() == op) else { return };
+        held.asked = Some(ambient::monotonic());
+        if let Some(why) = gone {
+            log::warn!("a lock that {op} holds is lost: {why}");
+            held.gone = Some(lost(why));
+        }
+    };
+    let accepted = shared.waiting.run(move || {
+        let looked =
+            look().inspect_err(|error| log::debug!("whether {op} holds its lock is not known: {error}"));
+        note(&worker, looked.unwrap_or_default());
+    });
+    if !accepted {
+        note(shared, None);
+    }
 }
 
 /// Nobody waits longer, whatever is asked for.
@@ -74,7 +158,7 @@ pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: 
     };
     match shared.control.handles.lock().get(&fh.0) {
         None => return reply.error(Errno::EBADF),
-        Some(handle) if handle.guard.is_some() => return reply.error(Errno::EBUSY),
+        Some(handle) if handle.held.is_some() => return reply.error(Errno::EBUSY),
         Some(_) => {}
     }
     let len = data.len() as u32;
@@ -100,20 +184,31 @@ pub(super) fn write(shared: &Arc<Shared>, caller: Caller, fh: FileHandle, data: 
     }
 }
 
-fn release(shared: &Shared, fh: FileHandle, reply: ReplyWrite) {
-    let guard = match shared.control.handles.lock().get_mut(&fh.0) {
+fn release(shared: &Arc<Shared>, fh: FileHandle, reply: ReplyWrite) {
+    let held = match shared.control.handles.lock().get_mut(&fh.0) {
         None => return reply.error(Errno::EBADF),
         Some(handle) => {
-            handle.bytes = Arc::default();
-            handle.guard.take()
+            let held = handle.held.take();
+            if let Some(held) = &held {
+                handle.bytes = held.lost().unwrap_or_else(|| unknown(None));
+            }
+            held
         }
     };
     let (done, wait) = mpsc::channel();
+    let worker = Arc::clone(shared);
     shared.waiting.run_somewhere(move || {
-        drop(guard);
+        let Some(held) = held else { return };
+        let answer = held.at_the_end(&worker);
+        drop(held);
+        // Unless another lock is held through the file by now.
+        let mut handles = worker.control.handles.lock();
+        if let Some(handle) = handles.get_mut(&fh.0).filter(|handle| handle.held.is_none()) {
+            handle.bytes = answer;
+        }
         let _ = done.send(()); // Who has given up waiting need not know.
     });
-    if wait.recv_timeout(RELEASE_WAIT).is_err() {
+    if wait.recv_timeout(RELEASE_WAIT) == Err(RecvTimeoutError::Timeout) {
         log::debug!("a lock is not given back yet");
     }
     reply.written(RELEASE.len() as u32);
@@ -145,10 +240,10 @@ fn finish(
     let bytes = serde_json::to_vec(&answer).unwrap_or_default().into();
     match shared.control.handles.lock().get_mut(&fh.0) {
         // Two requests through one open file: the first to be granted keeps it.
-        Some(handle) if handle.guard.is_some() => return reply.error(Errno::EBUSY),
+        Some(handle) if handle.held.is_some() => return reply.error(Errno::EBUSY),
         Some(handle) => {
             handle.bytes = bytes;
-            handle.guard = guard;
+            handle.held = guard.map(Held::new);
         }
         // Closed meanwhile; the guard, if there is one, is dropped here.
         None => return reply.error(Errno::EBADF),

@@ -41,10 +41,10 @@ use parking_lot::Mutex;
 use super::adapter::Shared;
 use super::errno::report;
 use crate::ambient;
-use crate::lock::LockGuard;
 use crate::namespace::{Caller, Namespace, NamespaceError, Result};
 
 pub use breaking::{BreakAnswer, BreakReport, BreakRequest, FencedSession};
+use hold::Held;
 pub use hold::{HoldAnswer, HoldRequest, RELEASE};
 pub use nodes::file_name;
 use nodes::{ControlNode, FIRST_INO};
@@ -87,7 +87,7 @@ pub(super) struct Control {
 struct Handle {
     bytes: Arc<[u8]>,
     kind: HandleKind,
-    guard: Option<LockGuard>,
+    held: Option<Held>,
 }
 
 /// What may be written to an open control file.
@@ -235,15 +235,8 @@ impl Control {
             ControlNode::Break(_) => HandleKind::Break,
             _ => HandleKind::Shown,
         };
-        self.handles.lock().insert(handle, Handle { bytes: bytes.into(), kind, guard: None });
+        self.handles.lock().insert(handle, Handle { bytes: bytes.into(), kind, held: None });
         FileHandle(handle)
-    }
-
-    pub(super) fn read(&self, fh: FileHandle, offset: u64, size: u32) -> Option<Vec<u8>> {
-        let bytes = self.handles.lock().get(&fh.0)?.show();
-        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-        let to = from.saturating_add(size as usize).min(bytes.len());
-        Some(bytes[from..to].to_vec())
     }
 
     /// Closes a control file; a lock that was taken through it is released.
@@ -254,13 +247,19 @@ impl Control {
 }
 
 impl Handle {
-    /// What reading the file shows: a lock that was held here and was broken says so.
+    /// What reading the file shows: a lock that was held here and is lost says so.
     fn show(&self) -> Arc<[u8]> {
-        match self.guard.as_ref().and_then(LockGuard::lost) {
-            Some(why) => hold::lost(&why),
-            None => Arc::clone(&self.bytes),
-        }
+        self.held.as_ref().and_then(Held::lost).unwrap_or_else(|| Arc::clone(&self.bytes))
     }
+}
+
+/// Serves a read of a control file; `None` if it is not open.
+pub(super) fn read(shared: &Arc<Shared>, fh: FileHandle, offset: u64, size: u32) -> Option<Vec<u8>> {
+    hold::look(shared, fh);
+    let bytes = shared.control.handles.lock().get(&fh.0)?.show();
+    let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+    let to = from.saturating_add(size as usize).min(bytes.len());
+    Some(bytes[from..to].to_vec())
 }
 
 /// Serves a write to a control file.

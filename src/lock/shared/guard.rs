@@ -8,10 +8,14 @@ use super::claims::in_cell;
 use super::kept::{Sharing, Use};
 use super::record::is_held;
 use super::{SharedLocks, Wanted};
-use crate::lock::session::Operation;
+use crate::document::SessionState;
+use crate::lock::session::{self, Operation};
 use crate::lock::{LockError, OpId};
 use crate::store::cells::{CellKey, StoredCell};
-use crate::store::{Commit, Durability};
+use crate::store::{Commit, Durability, StoreError};
+
+/// Who asks whether locks are held still asks for so many at most.
+const LOOKED_AT_MAX: usize = 128;
 
 /// A lock document as an operation left it.
 #[derive(Debug)]
@@ -98,7 +102,7 @@ impl SharedGuard {
         let found = self.locks.store.insist(|| self.locks.store.cells.read_many(&keys))?;
         let mut all = true;
         for ((key, op), found) in keys.iter().zip(ops).zip(&found) {
-            if !in_cell(key, found.as_ref())?.is_some_and(|record| is_held(record, op)) {
+            if !is_claimed(key, op, found.as_ref())? {
                 log::warn!("the lock {key:?} that {op} had is gone: the store has lost it");
                 self.uses
                     .iter()
@@ -108,6 +112,28 @@ impl SharedGuard {
             }
         }
         Ok(all)
+    }
+
+    /// Asks the store, once it is called, whether it has the locks still: one that has lost its last changes may not. Why not,
+    /// if so. Of very many only the first are looked at. It has nothing of the guard: should that be dropped meanwhile, the
+    /// answer means nothing.
+    pub fn look(&self) -> impl FnOnce() -> Result<Option<LockError>, LockError> + Send + use<> {
+        let first = self.claims().take(LOOKED_AT_MAX);
+        let (keys, ops): (Vec<_>, Vec<_>) = first.map(|(key, op)| (key.clone(), op)).unzip();
+        let (store, session) = (self.locks.store.clone(), self.op().session);
+        move || {
+            let found = store.cells.read_many(&keys)?;
+            for ((key, op), found) in keys.iter().zip(ops).zip(&found) {
+                if !is_claimed(key, op, found.as_ref())? {
+                    // What is taken from a session that was fenced it has not lost.
+                    let own = store.cells.read(&session::key(session))?;
+                    let own = session::in_cell(session, own.as_ref())?;
+                    let lives = own.is_some_and(|own| own.state == SessionState::Live);
+                    return Ok(Some(if lives { LockError::Forgotten } else { LockError::SessionDropped }));
+                }
+            }
+            Ok(None)
+        }
     }
 
     /// Leaves the claims where they are, until the session has ended and its intents are settled. For an operation that
@@ -155,6 +181,10 @@ impl Drop for SharedGuard {
             drop((operation, releasing));
         }));
     }
+}
+
+fn is_claimed(key: &CellKey, op: OpId, found: Option<&StoredCell>) -> Result<bool, StoreError> {
+    Ok(in_cell(key, found)?.is_some_and(|record| is_held(record, op)))
 }
 
 /// Lets go of what an operation has claimed.

@@ -19,7 +19,7 @@ type Meanwhile = Box<dyn FnOnce(&MemoryStore) + Send>;
 /// An engine that can be away, and whose notices can be lost.
 #[derive(Default)]
 pub(super) struct Engine {
-    memory: MemoryStore,
+    pub(super) memory: MemoryStore,
     /// What stands there cannot be read.
     pub(super) damaged: Mutex<Option<Key>>,
     /// No change of advisory locks gets there.

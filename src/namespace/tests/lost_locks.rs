@@ -66,6 +66,27 @@ fn a_rename_that_has_lost_its_locks_changes_nothing_under_those_of_others() {
     hosts.finish();
 }
 
+/// Who holds a lock for somebody outside makes no commit that would find out.
+#[test]
+fn a_hold_that_was_lost_is_found_out_by_asking() {
+    let hosts = Hosts::over(Engine::default(), false);
+    let hold = |host: &Namespace| host.hold(&[name("f")], Mode::Exclusive, "a test", Patience::Try).unwrap();
+    let held = hold(&hosts.ada);
+    let looked = |guard: &LockGuard| guard.look().unwrap()().unwrap();
+    assert!(looked(&held).is_none());
+    assert_eq!(lose_locks(&hosts.engine.memory), 1);
+    assert!(matches!(looked(&held), Some(LockError::Forgotten)));
+    let second = hold(&hosts.grace);
+    assert!(matches!(looked(&held), Some(LockError::Forgotten)), "another has it");
+    drop(held);
+    assert!(looked(&second).is_none());
+    // Nothing is lost that is taken from who was fenced.
+    hosts.ada.fence_other(hosts.grace.session(), &"by the test".into()).unwrap();
+    assert!(matches!(looked(&second), Some(LockError::SessionDropped)));
+    drop(second);
+    hosts.finish();
+}
+
 /// The third rename in one directory keeps the share of it, which later ones use without asking for it.
 #[test]
 fn a_share_that_is_to_be_kept_is_waited_for() {
