@@ -4,8 +4,8 @@
 //! EBUSY when it was not free in time, with EINTR when its process was sent a signal; reading the file then says what
 //! is held, or what was in the way. The lock is tied to the open file, so it ends with the last process that has that,
 //! however it ends. If somebody breaks it before, or the store loses it, reading the file says so. Linux does not wait for
-//! the end of an open file: who wants to know that the lock is free writes [`RELEASE`] first, and may read a last time whether
-//! it was held until then.
+//! the end of an open file: who wants to know that the lock is free writes [`RELEASE`] first, and may read a last time
+//! whether it was held until then.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};

@@ -114,9 +114,9 @@ impl SharedGuard {
         Ok(all)
     }
 
-    /// Asks the store, once it is called, whether it has the locks still: one that has lost its last changes may not. Why not,
-    /// if so. Of very many only the first are looked at. It has nothing of the guard: should that be dropped meanwhile, the
-    /// answer means nothing.
+    /// Asks the store, once it is called, whether it has the locks still: one that has lost its last changes may not. Says
+    /// why not, then. Of very many only the first are looked at. It has nothing of the guard: should that be dropped
+    /// meanwhile, the answer means nothing.
     pub fn look(&self) -> impl FnOnce() -> Result<Option<LockError>, LockError> + Send + use<> {
         let first = self.claims().take(LOOKED_AT_MAX);
         let (keys, ops): (Vec<_>, Vec<_>) = first.map(|(key, op)| (key.clone(), op)).unzip();
