@@ -62,6 +62,8 @@ const RELEASE_WAIT: Duration = Duration::from_secs(1);
 /// So often, at most, reading the file has the store asked whether it has the lock still.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
+const NO_ANSWER: &str = "the store does not answer";
+
 /// A lock that is held through an open file.
 pub(super) struct Held {
     guard: LockGuard,
@@ -86,10 +88,14 @@ impl Held {
         if let Some(lost) = self.lost() {
             return lost;
         }
-        match self.guard.look().map(|look| if is_away(shared) { Err(None) } else { look().map_err(Some) }) {
-            None | Some(Ok(None)) => Arc::default(),
-            Some(Ok(Some(why))) => lost(why),
-            Some(Err(error)) => unknown(error.as_ref()),
+        let Some(look) = self.guard.look() else { return Arc::default() };
+        if is_away(shared) {
+            return unknown(NO_ANSWER);
+        }
+        match look() {
+            Ok(None) => Arc::default(),
+            Ok(Some(why)) => lost(why),
+            Err(error) => unknown(&error.to_string()),
         }
     }
 }
@@ -98,9 +104,8 @@ fn lost(why: LockError) -> Arc<[u8]> {
     serde_json::to_vec(&HoldAnswer::Lost(why.to_string())).unwrap_or_default().into()
 }
 
-fn unknown(why: Option<&LockError>) -> Arc<[u8]> {
-    let why = why.map_or_else(|| "the store does not answer".to_owned(), ToString::to_string);
-    serde_json::to_vec(&HoldAnswer::Unknown(why)).unwrap_or_default().into()
+fn unknown(why: &str) -> Arc<[u8]> {
+    serde_json::to_vec(&HoldAnswer::Unknown(why.to_owned())).unwrap_or_default().into()
 }
 
 fn is_away(shared: &Shared) -> bool {
@@ -190,7 +195,7 @@ fn release(shared: &Arc<Shared>, fh: FileHandle, reply: ReplyWrite) {
         Some(handle) => {
             let held = handle.held.take();
             if let Some(held) = &held {
-                handle.bytes = held.lost().unwrap_or_else(|| unknown(None));
+                handle.bytes = held.lost().unwrap_or_else(|| unknown(NO_ANSWER));
             }
             held
         }
