@@ -361,7 +361,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         if control::owns(ino) {
-            self.0.control.close(fh);
+            control::close(&self.0, fh);
             return reply.ok();
         }
         reply_empty(reply, self.release_file(ino, fh));

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use fuser::{INodeNo, Notifier};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::document::Ino;
 
@@ -60,6 +61,13 @@ impl Connection {
         rustix::io::write(&self.device, notice)?;
         Ok(())
     }
+}
+
+/// Whether the kernel has ended the connection behind `device`: it is mounted nowhere any more, or was aborted.
+pub(super) fn has_ended(device: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(device, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec::default())).is_ok()
+        && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// `struct fuse_out_header` of <linux/fuse.h> with the notice's code in the place of the error, and what is behind it.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use fuser::{Config, MountOption, Session, SessionACL};
@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::abort::Abort;
 use super::adapter::{Adapter, Shared};
 use super::attach;
+use super::connection::has_ended;
 use super::control::{Control, MountFacts};
 use super::convert::attr;
 use super::flusher::Flusher;
@@ -187,6 +188,7 @@ pub fn mount(request: &MountRequest) -> Result<Mounted, MountError> {
         };
         first.shared.namespace.watch(trees.iter().map(watcher).collect());
     }
+    serve_while_connected(&trees);
     let stopper = Stopper::start(signals, trees.iter().map(|tree| Arc::clone(&tree.served)).collect());
     Ok(Mounted { trees, stopper, source })
 }
@@ -276,6 +278,20 @@ impl Listener for ToldByOthers {
     }
 }
 
+/// Has the store told when all of these are gone: what programs asked for before goes on then, and its threads are waited
+/// for.
+fn serve_while_connected(trees: &[Tree]) {
+    let Some(outages) = trees.first().and_then(|tree| tree.shared.namespace.store().outages()) else {
+        return;
+    };
+    let devices: io::Result<Vec<_>> =
+        trees.iter().map(|tree| tree.session.as_fd().try_clone_to_owned()).collect();
+    match devices {
+        Ok(devices) => outages.serve_while(move || !devices.iter().all(has_ended)),
+        Err(error) => log::warn!("an unmount may be kept by a store that is away: {error}"),
+    }
+}
+
 /// Takes away what was attached before something went wrong.
 fn detach_all(trees: Vec<Tree>) {
     for tree in trees {
@@ -343,17 +359,18 @@ impl Mounted {
     pub fn serve(self) -> Result<(), MountError> {
         let Self { trees, stopper, source } = self;
         let source = Arc::new(Mutex::new(source));
+        let served = Arc::new(AtomicUsize::new(trees.len()));
         let mut threads = Vec::new();
         let mut outcomes = Vec::new();
         let mut trees = trees.into_iter();
         let first = trees.next();
         for tree in trees {
-            let source = Arc::clone(&source);
+            let (source, served) = (Arc::clone(&source), Arc::clone(&served));
             let path = tree.served.mount_point().to_owned();
-            let thread = ambient::spawn("lockwood-mount", move || tree.serve(&source));
+            let thread = ambient::spawn("lockwood-mount", move || tree.serve(&source, &served));
             threads.push(thread.map_err(|source| MountError::Serving { path, source })?);
         }
-        outcomes.extend(first.map(|tree| tree.serve(&source)));
+        outcomes.extend(first.map(|tree| tree.serve(&source, &served)));
         // A panic ends the process before it could be seen here.
         outcomes.extend(threads.into_iter().filter_map(|thread| thread.join().ok()));
         if let Some(stopper) = stopper {
@@ -367,14 +384,15 @@ impl Mounted {
 }
 
 impl Tree {
-    /// Serves one mount to its end, and ends its session.
-    fn serve(self, source: &Mutex<OpenSource>) -> Result<(), MountError> {
+    /// Serves one mount to its end, and ends its session. `all` is how many are served.
+    fn serve(self, source: &Mutex<OpenSource>, all: &AtomicUsize) -> Result<(), MountError> {
         let Self { session, shared, served } = self;
         let outcome = session.run();
         served.end();
         // While it has its locks.
         shared.flusher.close();
         shared.namespace.flush_all();
+        shared.namespace.hurry(all.fetch_sub(1, Relaxed) == 1);
         shared.namespace.locks().close_session(shared.namespace.session());
         shared.namespace.close_advisory();
         shared.waiting.close();

@@ -40,7 +40,7 @@ use crate::store::{Commit, CommitError, Intents, Range, Store, StoreError, for_e
 use super::advisory::held::drop_session;
 use super::collect::Collector;
 use alive::Proof;
-use bell::Bell;
+use bell::{Bell, INSISTS_FOR};
 use keeper::Keeper;
 pub use outsider::{Looked, Outsider, Recovered, lock_servers};
 use watcher::Watcher;
@@ -230,6 +230,17 @@ impl Membership {
             proof.withdraw();
         }
         left
+    }
+
+    /// The session has nobody to serve any more: it does not insist on what a store that is away should answer, and if it is
+    /// the last of the process nor do requests.
+    pub(super) fn hurry(&self, store: &dyn Store, is_last: bool) {
+        if let Some(watch) = &*self.watch.lock() {
+            watch.bell.hurry();
+        }
+        if let Some(outages) = store.outages().filter(|_| is_last) {
+            outages.wait_at_most(INSISTS_FOR);
+        }
     }
 
     /// Ends the threads.

@@ -236,6 +236,15 @@ impl Namespace {
         (self.store.snapshot(), live.clone())
     }
 
+    /// What was written is with the store, or lost, and nobody is served through this session any more, nor, if `is_last`,
+    /// through another one of the process. A store that is away is waited for from here on for a moment only: what the
+    /// session leaves, others clean up after.
+    pub fn hurry(&self, is_last: bool) {
+        if let Some(membership) = &self.membership {
+            membership.hurry(&*self.store, is_last);
+        }
+    }
+
     /// Ends the session: nobody waits for a lock any more, and the session's document goes last.
     ///
     /// The last session of the process also finishes what is to be removed. Files that are still open then and have no

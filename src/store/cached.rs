@@ -22,7 +22,7 @@ use quick_cache::{DefaultHashBuilder, Weighter};
 
 use super::embedded::cache::{FIXED_BYTES, weight_bytes};
 use super::{
-    Capabilities, Check, Commit, CommitError, Granting, Intents, Listener, Notice, Outage, Reader, Scan,
+    Capabilities, Check, Commit, CommitError, Granting, Intents, Listener, Notice, Outages, Reader, Scan,
     ScanItem, Store, StoreCounters, StoreError, Write,
 };
 use crate::ambient;
@@ -325,8 +325,8 @@ impl Store for CachedStore {
         self.engine.forget(keys);
     }
 
-    fn outage(&self) -> Option<Outage> {
-        self.engine.outage()
+    fn outages(&self) -> Option<&Outages> {
+        self.engine.outages()
     }
 
     fn intents(&self) -> Option<&dyn Intents> {

@@ -38,8 +38,7 @@ use crate::later::Later;
 
 pub use commit::{Check, Commit, CommitError, Durability, Need, Write};
 pub use notice::{Listener, Notice};
-pub use outage::Outage;
-pub(crate) use outage::Outages;
+pub use outage::{Outage, Outages};
 pub use scan::{Range, Scan, Start};
 
 /// What went wrong in a store. The kinds are by what the caller must do.
@@ -342,9 +341,14 @@ pub trait Store: Reader {
         let _ = keys; // Engines remember nothing that may be old; `cached` does.
     }
 
+    /// What its requests have met, if the engine is on another host.
+    fn outages(&self) -> Option<&Outages> {
+        None
+    }
+
     /// The outage of this moment, if the engine is on another host and does not answer. Asks nobody.
     fn outage(&self) -> Option<Outage> {
-        None
+        self.outages().and_then(Outages::now)
     }
 
     /// The cells and the intents under it, if the engine changes one document at a time.

@@ -26,4 +26,5 @@ mod search_server;
 mod signals;
 mod tls;
 mod two;
+mod unmounts;
 mod write_back;

@@ -52,11 +52,11 @@ impl Lonely {
         Some(lonely)
     }
 
-    fn point(&self) -> PathBuf {
+    pub(crate) fn point(&self) -> PathBuf {
         self.dir.path().join("mnt")
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.point().join(path)
     }
 
@@ -74,17 +74,17 @@ impl Lonely {
         status["session"].as_str().unwrap().to_owned()
     }
 
-    fn session(&self) -> String {
+    pub(crate) fn session(&self) -> String {
         let all = json(&lockwood(["sessions", &self.url, "--json"]).ok());
         assert_eq!(all.as_array().unwrap().len(), 1, "{all}");
         all[0]["id"].as_str().unwrap().to_owned()
     }
 
-    fn daemon(&self) -> u32 {
+    pub(crate) fn daemon(&self) -> u32 {
         *self.daemons.last().unwrap()
     }
 
-    fn recover(&self, words: &[&str]) -> Ran {
+    pub(crate) fn recover(&self, words: &[&str]) -> Ran {
         lockwood([&["recover", &self.url], words].concat())
     }
 
@@ -92,7 +92,7 @@ impl Lonely {
         lockwood([&["break", &self.url], words].concat())
     }
 
-    fn nothing_is_left(&self) {
+    pub(crate) fn nothing_is_left(&self) {
         assert_eq!(json(&lockwood(["sessions", &self.url, "--json"]).ok()), Value::Array(Vec::new()));
         assert_eq!(json(&self.locks()), Value::Array(Vec::new()));
         let words = lockwood(["check", &self.url]).ok();
@@ -264,44 +264,6 @@ pub(crate) fn break_by_url(mut lonely: Lonely) {
     lonely.nothing_is_left();
     drop(held);
     until("the mount can go", || lockwood([OsStr::new("umount"), lonely.point().as_os_str()]).code == 0);
-}
-
-/// The server is gone: the mount can be taken away all the same, says what it leaves, and that is recovered.
-fn unmount_without_the_server(lonely: Lonely, die: impl FnOnce(), rise: impl FnOnce()) {
-    let session = lonely.session();
-    die();
-    until("it is known to be away", || {
-        fs::read_to_string(lonely.at(".lockwood/status")).is_ok_and(|status| status.contains("\"away\""))
-    });
-    let begun = Instant::now();
-    let unmounted = lockwood([OsStr::new("umount"), lonely.point().as_os_str()]);
-    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
-    assert_eq!(unmounted.code, 0, "{}", unmounted.stderr);
-    assert!(
-        unmounted.stderr.contains("does not answer") && unmounted.stderr.contains(&session),
-        "{}",
-        unmounted.stderr
-    );
-    assert!(mount_entry(&lonely.point()).is_none() && !is_alive(lonely.daemon()));
-    rise();
-    assert!(lonely.recover(&[]).ok().contains(&format!("session {session} (")));
-    lonely.nothing_is_left();
-}
-
-#[test]
-fn a_mount_is_taken_away_without_its_server_over_redis() {
-    let Some(server) = RedisServer::start() else { return };
-    let Some(lonely) = Lonely::mounted(server.url("volume")) else { return };
-    let server = std::cell::RefCell::new(server);
-    unmount_without_the_server(lonely, || server.borrow_mut().kill(), || server.borrow_mut().restart());
-}
-
-#[test]
-fn a_mount_is_taken_away_without_its_server_over_postgresql() {
-    let Some(server) = PostgresServer::start() else { return };
-    let Some(lonely) = Lonely::mounted(server.url("volume")) else { return };
-    let server = std::cell::RefCell::new(server);
-    unmount_without_the_server(lonely, || server.borrow_mut().stop(true), || server.borrow_mut().run());
 }
 
 fn over_postgres(test: impl FnOnce(Lonely)) {

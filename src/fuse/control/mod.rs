@@ -238,18 +238,20 @@ impl Control {
         self.handles.lock().insert(handle, Handle { bytes: bytes.into(), kind, held: None });
         FileHandle(handle)
     }
-
-    /// Closes a control file; a lock that was taken through it is released.
-    pub(super) fn close(&self, fh: FileHandle) {
-        let closed = self.handles.lock().remove(&fh.0);
-        drop(closed);
-    }
 }
 
 impl Handle {
     /// What reading the file shows: a lock that was held here and is lost says so.
     fn show(&self) -> Arc<[u8]> {
         self.held.as_ref().and_then(Held::lost).unwrap_or_else(|| Arc::clone(&self.bytes))
+    }
+}
+
+/// Closes a control file; a lock that was taken through it is released, and nobody waits for that.
+pub(super) fn close(shared: &Shared, fh: FileHandle) {
+    let closed = shared.control.handles.lock().remove(&fh.0);
+    if let Some(held) = closed.and_then(|closed| closed.held) {
+        shared.waiting.run_somewhere(move || drop(held));
     }
 }
 

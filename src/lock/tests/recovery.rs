@@ -15,7 +15,7 @@ use crate::store::intents::{
     self,
     shared::{Remote, SharedIntents},
 };
-use crate::store::{Commit, CommitError, Intents as _, Outage, Reader, Store, StoreError};
+use crate::store::{Commit, CommitError, Intents as _, Outages, Reader, Store, StoreError};
 
 /// A session that holds some locks, waits for another, and dies.
 fn world_with_a_dead_session() -> (World, super::world::Host) {
@@ -310,7 +310,7 @@ fn a_commit_overtaken_by_recovery_at_each_step() {
 }
 
 impl Remote for Faulty {
-    fn outage(&self) -> Option<Outage> {
+    fn outages(&self) -> Option<&Outages> {
         None
     }
 }

@@ -17,13 +17,15 @@ pub(super) struct Bell {
     rings: Mutex<u64>,
     rang: Condvar,
     sessions: Mutex<Sessions>,
-    /// Since when the session ends, if it does.
-    closed: Mutex<Option<Instant>>,
+    /// Since when the session has nobody to serve, if so.
+    idle: Mutex<Option<Instant>>,
+    /// Whether it ends.
+    closed: Mutex<bool>,
     close: Condvar,
 }
 
-/// For so long after its end has begun a session insists on what it asks of a store that fails.
-const INSISTS_FOR: Duration = Duration::from_secs(2);
+/// For so long after it has served the last time a session insists on what it asks of a store that fails.
+pub(super) const INSISTS_FOR: Duration = Duration::from_secs(2);
 
 /// What the notices have said of sessions.
 #[derive(Default)]
@@ -40,6 +42,7 @@ impl Bell {
             rings: Mutex::default(),
             rang: Condvar::new(),
             sessions: Mutex::default(),
+            idle: Mutex::default(),
             closed: Mutex::default(),
             close: Condvar::new(),
         })
@@ -56,20 +59,26 @@ impl Bell {
         self.sessions.lock().known = sessions.collect();
     }
 
+    /// The session has nobody to serve any more.
+    pub(super) fn hurry(&self) {
+        self.idle.lock().get_or_insert_with(ambient::monotonic);
+    }
+
     /// The session ends: its threads are to end too.
     pub(super) fn close(&self) {
-        self.closed.lock().get_or_insert_with(ambient::monotonic);
+        self.hurry();
+        *self.closed.lock() = true;
         self.close.notify_all();
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.closed.lock().is_some()
+        *self.closed.lock()
     }
 
     /// Sleeps for this long, or until the session ends.
     pub(super) fn wait_until_closed(&self, at_most: Duration) {
         let mut closed = self.closed.lock();
-        if closed.is_none() {
+        if !*closed {
             self.close.wait_for(&mut closed, at_most);
         }
     }
@@ -93,7 +102,7 @@ impl Clock for Bell {
 
     /// A store that is away must not keep an unmount: what it leaves, others clean up after.
     fn is_over(&self) -> bool {
-        self.closed.lock().is_some_and(|since| since.elapsed() > INSISTS_FOR)
+        self.idle.lock().is_some_and(|since| since.elapsed() > INSISTS_FOR)
     }
 
     fn wall_clock(&self) -> SystemTime {

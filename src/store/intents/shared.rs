@@ -22,7 +22,7 @@ use crate::store::cells::{CasError, CellKey, Cells};
 use crate::store::counts::Counts;
 use crate::store::stopped::Stopped;
 use crate::store::{
-    Capabilities, Commit, CommitError, Granting, Intents, Outage, Reader, Scan, ScanItem, Store,
+    Capabilities, Commit, CommitError, Granting, Intents, Outages, Reader, Scan, ScanItem, Store,
     StoreCounters, StoreError,
 };
 
@@ -51,8 +51,8 @@ pub struct SharedIntents<C: Remote + 'static> {
 
 /// What an engine over cells says of itself beside its cells.
 pub trait Remote: Cells {
-    /// The outage of this moment.
-    fn outage(&self) -> Option<Outage>;
+    /// What its requests have met.
+    fn outages(&self) -> Option<&Outages>;
 }
 
 impl<C: Remote + 'static> SharedIntents<C> {
@@ -122,7 +122,7 @@ impl<C: Remote + 'static> SharedIntents<C> {
             .remembering(&self.known);
         let outcome = author.commit(commit);
         // One that has failed may have left its intent in any state. A store that is away is not waited for.
-        let unused = author.unused_slot().filter(|_| self.cells.outage().is_none());
+        let unused = author.unused_slot().filter(|_| self.outage().is_none());
         let taken = unused.map(|version| self.cells.cas(&CellKey::Slot(id, 0), Some(version), None));
         if !matches!(taken, Some(Ok(_) | Err(CasError::Conflict))) {
             self.left.lock().push(id);
@@ -132,7 +132,7 @@ impl<C: Remote + 'static> SharedIntents<C> {
 
     /// Settles and takes away what commits of nobody have left, once the store is there.
     fn take_left_back(&self) {
-        if self.left.lock().is_empty() || self.cells.outage().is_some() {
+        if self.left.lock().is_empty() || self.outage().is_some() {
             return;
         }
         let left = std::mem::take(&mut *self.left.lock());
@@ -235,8 +235,8 @@ impl<C: Remote + 'static> Store for SharedIntents<C> {
         self.stopped.stop(cause);
     }
 
-    fn outage(&self) -> Option<Outage> {
-        self.cells.outage()
+    fn outages(&self) -> Option<&Outages> {
+        self.cells.outages()
     }
 
     fn intents(&self) -> Option<&dyn Intents> {

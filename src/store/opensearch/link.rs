@@ -24,7 +24,7 @@ use super::address::{Address, Credentials};
 use super::reply::{Reply, TOO_MANY, explain, is_busy, refused};
 use crate::ambient;
 use crate::store::StoreError;
-use crate::store::outage::{Outage, Outages};
+use crate::store::outage::Outages;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 /// The servers answer within milliseconds; a node that has died with the request is given up after this.
@@ -189,7 +189,7 @@ impl Link {
                 Err(Failed::Refused(error)) => return Err(error),
                 Err(failed) => failed.into(),
             };
-            if !pauses.again(self.outages.now()) {
+            if !pauses.again(&self.outages) {
                 return Err(failed);
             }
         }
@@ -206,7 +206,7 @@ impl Link {
                 Err(Failed::Unreached(error)) => error,
                 other => return other,
             };
-            if !pauses.again(self.outages.now()) {
+            if !pauses.again(&self.outages) {
                 return Err(Failed::Unreached(failed));
             }
         }
@@ -222,7 +222,7 @@ impl Link {
         if let Some(within) = request.within {
             builder = builder.timeout(within);
         }
-        if self.outages.now().is_some_and(|outage| outlasts(&outage, self.patience)) {
+        if !is_waited_for(&self.outages, self.patience) {
             // Nobody waits for an answer any more: it is only asked whether there is one.
             builder = builder.timeout(ANSWER_WITHIN_MIN);
         }
@@ -318,9 +318,9 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Whether nobody waits any more for the end of an outage.
-fn outlasts(outage: &Outage, patience: Duration) -> bool {
-    ambient::wall_clock().duration_since(outage.since).is_ok_and(|away| away >= patience)
+/// Whether somebody waits for the end of an outage, or there is none.
+fn is_waited_for(outages: &Outages, patience: Duration) -> bool {
+    outages.lasts_for().is_none_or(|lasts_for| lasts_for < patience) && outages.is_waited_for(patience)
 }
 
 /// Bounds how long something is tried.
@@ -336,9 +336,9 @@ impl Pauses {
     }
 
     /// Waits before the next attempt; false if there shall be none.
-    fn again(&mut self, outage: Option<Outage>) -> bool {
+    fn again(&mut self, outages: &Outages) -> bool {
         let left = self.until.saturating_duration_since(ambient::monotonic());
-        if left.is_zero() || outage.is_some_and(|outage| outlasts(&outage, self.patience)) {
+        if left.is_zero() || !is_waited_for(outages, self.patience) {
             return false;
         }
         // Half of each pause is by chance, so that those who failed together do not come back together.

@@ -36,7 +36,7 @@ use super::cells::{
     ScannedCell, StoredCell,
 };
 use super::intents::shared::Remote;
-use super::outage::Outage;
+use super::outage::Outages;
 use super::{Scan, StoreError};
 use crate::document::{Document, SessionState, Version, text};
 
@@ -133,8 +133,8 @@ impl OpenSearchCells {
 }
 
 impl Remote for OpenSearchCells {
-    fn outage(&self) -> Option<Outage> {
-        self.link.outages.now()
+    fn outages(&self) -> Option<&Outages> {
+        Some(&self.link.outages)
     }
 }
 

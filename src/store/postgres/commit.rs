@@ -68,7 +68,7 @@ fn until_made(
         match attempt(pool, plan, deadline, answer_within)? {
             Attempt::Made(version) => return Ok(version),
             Attempt::Again(error) => {
-                if ambient::monotonic() >= deadline {
+                if ambient::monotonic() >= deadline || !pool.is_waited_for() {
                     return Err(error.into());
                 }
                 std::thread::sleep(jittered(pause));

@@ -58,7 +58,7 @@ mod whole;
 use std::sync::Arc;
 
 use super::{
-    Capabilities, Commit, CommitError, Listener, Notice, Outage, Reader, Scan, ScanItem, Store,
+    Capabilities, Commit, CommitError, Listener, Notice, Outages, Reader, Scan, ScanItem, Store,
     StoreCounters, StoreError,
 };
 use crate::document::{Key, Stored, Version};
@@ -142,8 +142,8 @@ impl Store for PostgresStore {
         self.notices.listen(&self.pool, listener)
     }
 
-    fn outage(&self) -> Option<Outage> {
-        self.pool.outages.now()
+    fn outages(&self) -> Option<&Outages> {
+        Some(&self.pool.outages)
     }
 
     fn capabilities(&self) -> Capabilities {

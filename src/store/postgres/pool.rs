@@ -60,6 +60,8 @@ pub(super) struct Pool {
     pub(super) outages: Outages,
 }
 
+/// A server that nobody waits for any more is only asked whether it is there.
+const LAST_WITHIN: Duration = Duration::from_secs(1);
 /// So many connections are for sessions, beyond the pool's: one beats, and somebody may look.
 const FOR_SESSIONS: usize = 2;
 
@@ -212,6 +214,11 @@ impl Pool {
         made
     }
 
+    /// Whether a server that is away is asked more than once.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.outages.is_waited_for(self.target.commit_timeout)
+    }
+
     /// Tries until the deadline as long as trying again makes sense.
     pub(super) fn keep_trying<T>(
         &self,
@@ -221,7 +228,8 @@ impl Pool {
         let mut pause = Duration::from_millis(5);
         loop {
             let left = deadline.saturating_duration_since(ambient::monotonic());
-            let bound = left.clamp(Duration::from_millis(100), Duration::from_secs(10));
+            let most = if self.is_waited_for() { Duration::from_secs(10) } else { LAST_WITHIN };
+            let bound = left.clamp(Duration::from_millis(100), most);
             match attempt(bound) {
                 Ok(done) => {
                     self.outages.answered();
@@ -231,7 +239,8 @@ impl Pool {
                     if again {
                         self.outages.failed(&error.to_string());
                     }
-                    if !again || left.is_zero() || self.closing.load(Ordering::Relaxed) {
+                    let is_last = left.is_zero() || !self.is_waited_for();
+                    if !again || is_last || self.closing.load(Ordering::Relaxed) {
                         return Err(error);
                     }
                     std::thread::sleep(jittered(pause).min(left));

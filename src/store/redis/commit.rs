@@ -85,7 +85,7 @@ impl Committer {
         let script = if commit.grows() { &self.growing } else { &self.other };
         let mut request = request::commit(&self.names, &self.outcomes, commit, tells);
         let mut link = pool.link_within(commit.answer_within());
-        let mut patience = Patience::new(pool.options.patience);
+        let mut patience = Patience::of(pool);
         loop {
             link.number += 1;
             request.number(link.lane, link.number);
@@ -119,7 +119,7 @@ impl Committer {
     fn settle(&self, pool: &Pool, link: &mut Held<'_>) -> Result<(Option<Version>, Server), CommitError> {
         let mut request = Arguments::default().key(&self.outcomes).arg(OUTCOMES_KEPT_S);
         request.number(link.lane, link.number);
-        let mut patience = Patience::new(pool.options.patience);
+        let mut patience = Patience::of(pool);
         loop {
             let asked = self.arrive(link).and_then(|server| Ok((link.run(&self.settle, &request)?, server)));
             match asked {

@@ -25,6 +25,8 @@ use crate::store::outage::Outages;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A server that nobody waits for any more is only asked whether it is there.
+const LAST_WITHIN: Duration = Duration::from_secs(1);
 
 /// A script that the server keeps, by its hash.
 #[derive(Debug)]
@@ -71,21 +73,29 @@ pub(super) fn run(
 }
 
 /// Bounds how long something is tried.
-pub(super) struct Patience {
+pub(super) struct Patience<'a> {
+    pool: &'a Pool,
     until: Instant,
     pause: Duration,
 }
 
-impl Patience {
-    pub(super) fn new(patience: Duration) -> Self {
-        Self { until: ambient::monotonic() + patience, pause: Duration::ZERO }
+impl<'a> Patience<'a> {
+    /// As the mount says.
+    pub(super) fn of(pool: &'a Pool) -> Self {
+        Self::at_most(pool, Duration::MAX)
+    }
+
+    /// The same, and not longer than so.
+    pub(super) fn at_most(pool: &'a Pool, most: Duration) -> Self {
+        let until = ambient::monotonic() + pool.options.patience.min(most);
+        Self { pool, until, pause: Duration::ZERO }
     }
 
     /// Waits before the next attempt; false if there shall be none. The first comes at once: a connection that was idle
     /// while the server restarted fails, and the next one works.
     pub(super) fn again(&mut self) -> bool {
         let left = self.until.saturating_duration_since(ambient::monotonic());
-        if left.is_zero() {
+        if left.is_zero() || !self.pool.is_waited_for() {
             return false;
         }
         // Half of each pause is by chance, so that those who failed together do not come back together.
@@ -162,7 +172,13 @@ impl Pool {
         self.connect_within(self.options.answer_within)
     }
 
+    /// Whether a server that is away is asked more than once.
+    fn is_waited_for(&self) -> bool {
+        self.outages.is_waited_for(self.options.patience)
+    }
+
     fn connect_within(&self, within: Duration) -> Result<Connection, Failed> {
+        let within = if self.is_waited_for() { within } else { within.min(LAST_WITHIN) };
         let connect = || self.client.get_connection_with_timeout(within);
         let connection = match connect() {
             Err(error) if error.kind() == ErrorKind::AuthenticationFailed => {
@@ -202,7 +218,7 @@ impl Pool {
         what: &str,
         mut attempt: impl FnMut(&mut Held<'_>) -> Result<T, Failed>,
     ) -> Result<T, StoreError> {
-        let mut patience = Patience::new(self.options.patience);
+        let mut patience = Patience::of(self);
         let mut link = self.link();
         loop {
             match attempt(&mut link) {

@@ -39,7 +39,7 @@ use self::listen::Subscription;
 use self::names::Names;
 use self::open::Persistence;
 use super::{
-    Capabilities, Commit, CommitError, Listener, Outage, Reader, Scan, ScanItem, Store, StoreCounters,
+    Capabilities, Commit, CommitError, Listener, Outages, Reader, Scan, ScanItem, Store, StoreCounters,
     StoreError,
 };
 use crate::document::{Key, Stored, Version};
@@ -266,8 +266,8 @@ impl Store for RedisStore {
         self.subscription.add(listener)
     }
 
-    fn outage(&self) -> Option<Outage> {
-        self.pool.outages.now()
+    fn outages(&self) -> Option<&Outages> {
+        Some(&self.pool.outages)
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -309,8 +309,8 @@ fn eagerly<T>(
     pool: &Pool,
     mut attempt: impl FnMut(&mut Held<'_>) -> Result<T, Failed>,
 ) -> Result<T, OpenError> {
-    let mut patience = Patience::new(pool.options.patience);
-    let mut while_away = Patience::new(pool.options.patience.min(AWAY_MAX));
+    let mut patience = Patience::of(pool);
+    let mut while_away = Patience::at_most(pool, AWAY_MAX);
     let mut link = pool.link();
     loop {
         match attempt(&mut link) {

@@ -14,7 +14,7 @@ use crate::store::cells::{
 use crate::store::conformance::directory;
 use crate::store::intents::decide;
 use crate::store::intents::shared::{Remote, SharedIntents};
-use crate::store::{Commit, Intents as _, Outage, Range, Reader, Scan, Start, Store as _, StoreError};
+use crate::store::{Commit, Intents as _, Outages, Range, Reader, Scan, Start, Store as _, StoreError};
 
 /// Cells over a network: of an outline no document is sent, and another one stands in its place.
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl Cells for Far {
 }
 
 impl Remote for Far {
-    fn outage(&self) -> Option<Outage> {
+    fn outages(&self) -> Option<&Outages> {
         None
     }
 }

@@ -1,0 +1,165 @@
+//! Taking a mount away while its server is: whatever its programs have left, nobody waits for long.
+
+use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::common::{Held, hold, is_alive, lockwood, mount_entry, until, wait};
+use crate::postgres::server::PostgresServer;
+use crate::recovery::Lonely;
+use crate::redis_server::RedisServer;
+
+/// Much less than requests wait for a server that is away, where they do.
+const SOON: Duration = Duration::from_secs(15);
+/// As `-o hard`.
+const PATIENT: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(2);
+
+/// A server that can be taken away.
+trait Server {
+    fn die(&mut self);
+    fn rise(&mut self);
+}
+
+impl Server for RedisServer {
+    fn die(&mut self) {
+        self.kill();
+    }
+
+    fn rise(&mut self) {
+        self.restart();
+    }
+}
+
+impl Server for PostgresServer {
+    fn die(&mut self) {
+        self.stop(true);
+    }
+
+    fn rise(&mut self) {
+        self.run();
+    }
+}
+
+fn is_known_to_be_away(lonely: &Lonely) {
+    until("it is known to be away", || {
+        fs::read_to_string(lonely.at(".lockwood/status")).is_ok_and(|status| status.contains("\"away\""))
+    });
+}
+
+/// The mount can be taken away, says what it leaves, and that is recovered.
+fn unmount(lonely: &Lonely, session: &str, within: Duration, server: &mut dyn Server) {
+    let begun = Instant::now();
+    let once = || lockwood(["umount".as_ref(), lonely.point().as_os_str()]);
+    let mut unmounted = once();
+    // Who was there a moment ago may not have gone yet.
+    while unmounted.stderr.contains("is in use") && begun.elapsed() < within {
+        unmounted = once();
+    }
+    assert!(begun.elapsed() < within, "{:?}", begun.elapsed());
+    assert_eq!(unmounted.code, 0, "{}", unmounted.stderr);
+    assert!(
+        unmounted.stderr.contains("does not answer") && unmounted.stderr.contains(session),
+        "{}",
+        unmounted.stderr
+    );
+    assert!(mount_entry(&lonely.point()).is_none() && !is_alive(lonely.daemon()));
+    server.rise();
+    assert!(lonely.recover(&[]).ok().contains(&format!("session {session} (")));
+    lonely.nothing_is_left();
+}
+
+fn without_its_server(mut server: impl Server, url: String) {
+    let Some(lonely) = Lonely::mounted(url) else { return };
+    let session = lonely.session();
+    server.die();
+    is_known_to_be_away(&lonely);
+    unmount(&lonely, &session, SOON, &mut server);
+}
+
+#[test]
+fn a_mount_is_taken_away_without_its_server_over_redis() {
+    let Some(server) = RedisServer::start() else { return };
+    let url = server.url("volume");
+    without_its_server(server, url);
+}
+
+#[test]
+fn a_mount_is_taken_away_without_its_server_over_postgresql() {
+    let Some(server) = PostgresServer::start() else { return };
+    let url = server.url("volume");
+    without_its_server(server, url);
+}
+
+/// What holds a lock gives it back while the server is away, and that is tried for as long as requests wait.
+fn after_a_hold(mut server: impl Server, url: String) {
+    let Some(lonely) = Lonely::mounted_with(url, LEASE, PATIENT) else { return };
+    let session = lonely.session();
+    let held = Held::exclusive(&lonely.at("a/b"));
+    server.die();
+    is_known_to_be_away(&lonely);
+    drop(held);
+    unmount(&lonely, &session, SOON, &mut server);
+}
+
+/// The same, where who holds the lock is killed.
+fn after_a_kill(mut server: impl Server, url: String) {
+    let Some(lonely) = Lonely::mounted_with(url, LEASE, PATIENT) else { return };
+    let session = lonely.session();
+    let mut holder = hold(&lonely.at("a/b"), Stdio::null());
+    server.die();
+    is_known_to_be_away(&lonely);
+    holder.kill().unwrap();
+    // With it goes its command, which has the lock as well.
+    drop(holder.stdin.take());
+    wait(&mut holder, SOON).expect("who holds a lock can be killed");
+    unmount(&lonely, &session, SOON, &mut server);
+}
+
+#[test]
+fn who_holds_a_lock_and_is_killed_without_a_server_keeps_no_unmount_over_redis() {
+    let Some(server) = RedisServer::start() else { return };
+    let url = server.url("volume");
+    after_a_kill(server, url);
+}
+
+#[test]
+fn who_holds_a_lock_and_is_killed_without_a_server_keeps_no_unmount_over_postgresql() {
+    let Some(server) = PostgresServer::start() else { return };
+    let url = server.url("volume");
+    after_a_kill(server, url);
+}
+
+/// A rename asks for its locks several times, and lets go of what it may have got; together that is not waited for longer
+/// than one request when the mount is gone.
+#[test]
+fn a_rename_that_waits_for_a_server_does_not_keep_a_mount_that_is_gone() {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let Some(mut server) = RedisServer::start() else { return };
+    let Some(lonely) = Lonely::mounted_with(server.url("volume"), LEASE, PATIENCE) else { return };
+    // The kernel knows the names for a moment, and asks for nothing else first.
+    assert!(lonely.at("a/b").exists() && !lonely.at("a/c").exists());
+    server.kill();
+    let (from, to) = (lonely.at("a/b"), lonely.at("a/c"));
+    let rename = std::thread::spawn(move || fs::rename(from, to));
+    is_known_to_be_away(&lonely);
+    let begun = Instant::now();
+    lockwood(["umount".as_ref(), "--force".as_ref(), lonely.point().as_os_str()]).ok();
+    rename.join().unwrap().unwrap_err();
+    until("the daemon has ended", || !is_alive(lonely.daemon()));
+    assert!(begun.elapsed() < PATIENCE * 2, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_lock_given_back_without_a_server_keeps_no_unmount_over_redis() {
+    let Some(server) = RedisServer::start() else { return };
+    let url = server.url("volume");
+    after_a_hold(server, url);
+}
+
+#[test]
+fn a_lock_given_back_without_a_server_keeps_no_unmount_over_postgresql() {
+    let Some(server) = PostgresServer::start() else { return };
+    let url = server.url("volume");
+    after_a_hold(server, url);
+}
