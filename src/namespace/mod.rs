@@ -23,6 +23,7 @@
 pub mod acl;
 mod advisory;
 mod collect;
+mod end;
 mod error;
 mod gate;
 mod in_doubt;

@@ -1,11 +1,11 @@
-//! The session of a mount: how it begins, what it cleans up after those before it, and how it ends.
+//! The session of a mount: how it begins, what it cleans up after those before it, and how it is declared dead. How it ends
+//! well is [`end`](super::end)'s.
 //!
 //! An embedded store has one owner process, proved by the lock on its owner file. So a session that is found when a mount
 //! begins is dead: its locks died with its process, and what it left is collected before the tree is served.
 //!
 //! A process may mount the store several times. The mounts have a session each and share everything else, so a file that
-//! was unlinked through one stays while another has it open. A session that ends before the others leaves the files that
-//! wait for their last close to one of them; the last one closes what they shared.
+//! was unlinked through one stays while another has it open.
 //!
 //! What is hard: a session may be declared dead while its mount is still served ([`Namespace::fence`]). First it is made
 //! unable to change anything, then its locks go to others, and only then is it recovered.
@@ -236,51 +236,6 @@ impl Namespace {
         (self.store.snapshot(), live.clone())
     }
 
-    /// What was written is with the store, or lost, and nobody is served through this session any more, nor, if `is_last`,
-    /// through another one of the process. A store that is away is waited for from here on for a moment only: what the
-    /// session leaves, others clean up after.
-    pub fn hurry(&self, is_last: bool) {
-        if let Some(membership) = &self.membership {
-            membership.hurry(&*self.store, is_last);
-        }
-    }
-
-    /// Ends the session: nobody waits for a lock any more, and the session's document goes last.
-    ///
-    /// The last session of the process also finishes what is to be removed. Files that are still open then and have no
-    /// name are collected by the next mount.
-    ///
-    /// # Errors
-    /// When the store fails; the next mount then recovers.
-    pub fn end(&self) -> Result<()> {
-        self.flush_all();
-        self.locks.close_session(self.session);
-        self.in_doubt.finish();
-        self.advisory.drop_session(self.session);
-        let mut live = self.peers.live();
-        live.retain(|session| *session != self.session);
-        let left = match live.first() {
-            Some(heir) => {
-                self.close_all();
-                self.hand_over(*heir)?;
-                false
-            }
-            None => {
-                self.collector.finish();
-                self.membership.is_none() && !orphans(&*self.store)?.is_empty()
-            }
-        };
-        if let Some(membership) = &self.membership {
-            membership.leave(&*self.store, &self.collector)?;
-        } else if left {
-            // The document stays behind and tells the next mount to collect.
-            log::warn!("files without a name were open to the end; the next mount collects them");
-        } else {
-            self.store.commit(&Commit::new().delete(Key::Session(self.session)))?;
-        }
-        Ok(self.store.sync()?)
-    }
-
     /// Declares this session dead. When this has returned, nothing of it takes effect any more: changes fail with
     /// [`StoreError::Fenced`], reads go on. Its locks are released and its waiting operations sent away. `by` says who did
     /// it, for the log and for those operations.
@@ -353,35 +308,6 @@ impl Namespace {
         let own = |left: &Option<Orphan>| left.is_none_or(|orphan| orphan.session == self.session);
         Ok(orphans(&*self.store)?.iter().any(|(_, _, left)| own(left)))
     }
-
-    /// Closes what a connection that was cut off has left open.
-    fn close_all(&self) {
-        let opens = self.opens.lock().clone();
-        for (ino, times) in opens {
-            for _ in 0..times {
-                if let Err(error) = self.close_file(ino) {
-                    log::error!("closing inode {ino}: {error}; the next mount collects it");
-                }
-            }
-        }
-    }
-
-    /// Leaves the files without a name that this session has unlinked to another one.
-    fn hand_over(&self, heir: SessionId) -> Result<()> {
-        for (key, version, left) in orphans(&*self.store)? {
-            if left.is_none_or(|orphan| orphan.session != self.session) {
-                continue;
-            }
-            let orphan = Document::Orphan(Orphan { session: heir });
-            let commit = Commit::new().at(key.clone(), version).put(key, orphan);
-            match self.store.commit(&commit).map_err(NamespaceError::from) {
-                // Somebody has closed it for the last time meanwhile, and it is gone.
-                Ok(_) | Err(NamespaceError::Conflict(_)) => {}
-                Err(other) => return Err(other),
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Writes the document of a new session, and the epoch that it begins.
@@ -408,7 +334,7 @@ fn begin_session(store: &dyn Store, info: SessionInfo) -> Result<(SessionId, Vol
 }
 
 /// What is to be collected, with its version; without the document where that cannot be read.
-fn orphans(store: &dyn Store) -> Result<Vec<(Key, Version, Option<Orphan>)>> {
+pub(super) fn orphans(store: &dyn Store) -> Result<Vec<(Key, Version, Option<Orphan>)>> {
     let mut found = Vec::new();
     for_each::<_, StoreError>(store, Range::All(Kind::Orphan), |key, stored| {
         found.push(match stored {
