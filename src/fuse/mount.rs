@@ -389,6 +389,10 @@ impl Tree {
         let Self { session, shared, served } = self;
         let outcome = session.run();
         served.end();
+        if let Some(outages) = shared.namespace.store().outages() {
+            // What programs have written is worth as much as what they asked for.
+            outages.wait_anew();
+        }
         // While it has its locks.
         shared.flusher.close();
         shared.namespace.flush_all();

@@ -13,8 +13,8 @@ use crate::store::Commit;
 
 impl Namespace {
     /// What was written is with the store, or lost, and nobody is served through this session any more, nor, if `is_last`,
-    /// through another one of the process. A store that is away is waited for from here on for a moment only: what the
-    /// session leaves, others clean up after.
+    /// through another one of the process. Whoever waits for a store that is away is to come to an end: what the session
+    /// leaves, others clean up after.
     pub fn hurry(&self, is_last: bool) {
         if let Some(membership) = &self.membership {
             membership.hurry(&*self.store, is_last);
@@ -35,6 +35,9 @@ impl Namespace {
         self.advisory.drop_session(self.session);
         let mut live = self.peers.live();
         live.retain(|session| *session != self.session);
+        if let Some(membership) = &self.membership {
+            membership.leave_if_away(&*self.store)?;
+        }
         let left = match live.first() {
             Some(heir) => {
                 self.close_all();

@@ -40,7 +40,7 @@ use crate::store::{Commit, CommitError, Intents, Range, Store, StoreError, for_e
 use super::advisory::held::drop_session;
 use super::collect::Collector;
 use alive::Proof;
-use bell::{Bell, INSISTS_FOR};
+use bell::Bell;
 use keeper::Keeper;
 pub use outsider::{Looked, Outsider, Recovered, lock_servers};
 use watcher::Watcher;
@@ -49,6 +49,8 @@ use watcher::Watcher;
 const BEATS_PER_LEASE: u32 = 5;
 /// For how long a session keeps a lock that it has shared again and again and that nobody uses any more.
 const KEEP_FOR: Duration = Duration::from_secs(10);
+/// When a process has nobody to serve any more, it waits for the end of outages that have not lasted for longer than this.
+const OUTAGE_MAX: Duration = Duration::from_secs(5);
 
 /// A session at work.
 pub(super) struct Membership {
@@ -213,13 +215,7 @@ impl Membership {
     /// The store's; others clean up when the lease has run out.
     pub(super) fn leave(&self, store: &dyn Store, collector: &Collector) -> Result<(), StoreError> {
         self.stop();
-        if let Some(outage) = store.outage() {
-            self.member.standing().fence();
-            return Err(StoreError::Engine {
-                what: format!("ending session {}, which others clean up after its lease", self.id()),
-                source: format!("the store does not answer: {}", outage.cause).into(),
-            });
-        }
+        self.leave_if_away(store)?;
         let left = self.member.leave(&|dead| collect_of(store, collector, dead));
         if let Some(intents) = store.intents() {
             intents.end(self.id());
@@ -232,14 +228,28 @@ impl Membership {
         left
     }
 
-    /// The session has nobody to serve any more: it does not insist on what a store that is away should answer, and if it is
-    /// the last of the process nor do requests.
+    /// Ends the session if the store is away: the threads, and nothing else.
+    ///
+    /// # Errors
+    /// That it has been left so: others clean up when the lease has run out.
+    pub(super) fn leave_if_away(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let Some(outage) = store.outage() else { return Ok(()) };
+        self.stop();
+        self.member.standing().fence();
+        Err(StoreError::Engine {
+            what: format!("ending session {}, which others clean up after its lease", self.id()),
+            source: format!("the store does not answer: {}", outage.cause).into(),
+        })
+    }
+
+    /// The session has nobody to serve any more: it does not insist on what a store that is away should answer. Nor do
+    /// requests then, if it is the last of its process.
     pub(super) fn hurry(&self, store: &dyn Store, is_last: bool) {
         if let Some(watch) = &*self.watch.lock() {
             watch.bell.hurry();
         }
         if let Some(outages) = store.outages().filter(|_| is_last) {
-            outages.wait_at_most(INSISTS_FOR);
+            outages.outlast(OUTAGE_MAX);
         }
     }
 

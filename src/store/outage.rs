@@ -1,9 +1,10 @@
-//! Since when an engine on another host, or an object store, has not answered, and why; and until when it is waited for, if
-//! that is not for each request to say.
+//! Since when an engine on another host, or an object store, has not answered, and why; and until when it is waited for, as
+//! far as that is not for each request to say.
 //!
-//! What is hard: an operation makes several requests, and each has the engine's patience. Nobody may wait for a mount that
-//! goes away for the sum of these, nor may the first of them lose what a program has written. So once nobody is served any
-//! more all requests together have the patience of one.
+//! What is hard: an operation makes several requests, and each has the engine's patience. Nobody may wait for the sum of
+//! these once the mount is gone, nor may what a program has written be lost earlier than one of them would have ended. So
+//! from when nobody is served all requests together have the patience of one. Each outage counts by itself: who has
+//! answered may be away again.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,20 +23,25 @@ pub struct Outage {
     pub cause: String,
 }
 
-/// A store that has been away for less than this may only be starting again.
-const JUST_AWAY: Duration = Duration::from_secs(1);
-
 /// What the requests of an engine have met.
 pub struct Outages {
     /// Who was asked.
     what: &'static str,
     /// So that a request that works costs one look.
     away: AtomicBool,
-    now: Mutex<Option<(Outage, Instant)>>,
+    now: Mutex<Option<Away>>,
     /// Whether anybody is served.
     is_served: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
+    /// How long an outage may last for somebody to wait for its end.
+    longest: Mutex<Option<Duration>>,
+}
+
+#[derive(Debug)]
+struct Away {
+    outage: Outage,
+    since: Instant,
     /// When all requests give up.
-    until: Mutex<Option<Instant>>,
+    until: Option<Instant>,
 }
 
 impl Default for Outages {
@@ -47,19 +53,19 @@ impl Default for Outages {
 impl Outages {
     /// Of `what`, which people are told of.
     pub(crate) fn of(what: &'static str) -> Self {
-        let (away, now, is_served, until) = Default::default();
-        Self { what, away, now, is_served, until }
+        let (away, now, is_served, longest) = Default::default();
+        Self { what, away, now, is_served, longest }
     }
 
     /// A request has failed, and the next one may do better.
     pub(crate) fn failed(&self, cause: &str) {
         let mut now = self.now.lock();
         match &mut *now {
-            Some((outage, _)) => cause.clone_into(&mut outage.cause),
+            Some(away) => cause.clone_into(&mut away.outage.cause),
             None => {
                 log::warn!("{} does not answer: {cause}; operations wait for it", self.what);
                 let outage = Outage { since: ambient::wall_clock(), cause: cause.to_owned() };
-                *now = Some((outage, ambient::monotonic()));
+                *now = Some(Away { outage, since: ambient::monotonic(), until: None });
                 self.away.store(true, Relaxed);
             }
         }
@@ -72,14 +78,14 @@ impl Outages {
         }
         let ended = self.now.lock().take();
         self.away.store(false, Relaxed);
-        if let Some((_, since)) = ended {
+        if let Some(Away { since, .. }) = ended {
             log::warn!("{} answers again, after {:.1} s", self.what, since.elapsed().as_secs_f64());
         }
     }
 
     /// The outage of this moment.
     pub fn now(&self) -> Option<Outage> {
-        self.now.lock().as_ref().map(|(outage, _)| outage.clone())
+        self.now.lock().as_ref().map(|away| away.outage.clone())
     }
 
     /// For how long it has lasted, if there is one.
@@ -87,39 +93,51 @@ impl Outages {
         if !self.away.load(Relaxed) {
             return None;
         }
-        self.now.lock().as_ref().map(|(_, since)| since.elapsed())
+        self.now.lock().as_ref().map(|away| away.since.elapsed())
     }
 
-    /// Says who is served; asked while requests wait. From when nobody is, all requests together wait for as long as one
-    /// would. Only the first call counts.
+    /// Says whether anybody is served; asked while requests wait, and must not wait itself. When nobody is, all requests
+    /// together wait for the end of an outage for as long as one would. Only the first call counts.
     pub fn serve_while(&self, is_served: impl Fn() -> bool + Send + Sync + 'static) {
         if self.is_served.set(Box::new(is_served)).is_err() {
             log::error!("it was said already who is served by {}", self.what);
         }
     }
 
-    /// No request waits for longer than this any more, from now on and all together.
-    pub fn wait_at_most(&self, at_most: Duration) {
-        let until = ambient::monotonic() + at_most;
-        let mut known = self.until.lock();
-        *known = Some(known.map_or(until, |known| known.min(until)));
+    /// What is asked for from here on is waited for anew, though nobody is served.
+    pub fn wait_anew(&self) {
+        if let Some(away) = &mut *self.now.lock() {
+            away.until = None;
+        }
+    }
+
+    /// From here on nobody waits for the end of an outage that has lasted for longer.
+    pub fn outlast(&self, longest: Duration) {
+        *self.longest.lock() = Some(longest);
     }
 
     /// Whether a request that has failed is tried again, as far as this is not for itself to say. `patience` is that of one.
     pub(crate) fn is_waited_for(&self, patience: Duration) -> bool {
-        let Some(lasts_for) = self.lasts_for() else { return true };
-        let mut until = self.until.lock();
-        if until.is_none() && self.is_served.get().is_some_and(|is_served| !is_served()) {
-            *until = Some(ambient::monotonic() + patience);
+        if !self.away.load(Relaxed) {
+            return true;
         }
-        lasts_for < JUST_AWAY || until.is_none_or(|until| ambient::monotonic() < until)
+        let mut now = self.now.lock();
+        let Some(away) = &mut *now else { return true };
+        let moment = ambient::monotonic();
+        if self.longest.lock().is_some_and(|longest| moment - away.since >= longest) {
+            return false;
+        }
+        if away.until.is_none() && self.is_served.get().is_some_and(|is_served| !is_served()) {
+            away.until = Some(moment + patience);
+        }
+        away.until.is_none_or(|until| moment < until)
     }
 }
 
 impl std::fmt::Debug for Outages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { what, away: _, now, is_served: _, until } = self;
-        f.debug_struct("Outages").field("what", what).field("now", now).field("until", until).finish()
+        let Self { what, away: _, now, is_served: _, longest } = self;
+        f.debug_struct("Outages").field("what", what).field("now", now).field("longest", longest).finish()
     }
 }
 
@@ -140,13 +158,13 @@ mod tests {
         assert_eq!(outages.now(), None);
     }
 
-    /// An outage that does not look as if the store was only starting again.
     fn away() -> Outages {
         let outages = Outages::default();
         outages.failed("refused");
-        std::thread::sleep(JUST_AWAY);
         outages
     }
+
+    const PATIENCE: Duration = Duration::from_secs(3600);
 
     #[test]
     fn while_somebody_is_served_each_request_has_its_own_patience() {
@@ -159,23 +177,32 @@ mod tests {
     fn when_nobody_is_served_any_more_all_have_the_patience_of_one() {
         let outages = away();
         outages.serve_while(|| false);
-        // From the first look on.
-        assert!(outages.is_waited_for(Duration::from_millis(50)));
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(!outages.is_waited_for(Duration::from_secs(60)));
-        outages.answered();
-        assert!(outages.is_waited_for(Duration::ZERO));
-        outages.failed("it may be starting again");
+        assert!(!outages.is_waited_for(Duration::ZERO));
+        assert!(!outages.is_waited_for(PATIENCE));
+        outages.wait_anew();
+        assert!(outages.is_waited_for(PATIENCE));
         assert!(outages.is_waited_for(Duration::ZERO));
     }
 
     #[test]
-    fn the_shorter_of_two_bounds_counts() {
+    fn each_outage_is_waited_for_by_itself() {
         let outages = away();
-        outages.wait_at_most(Duration::from_secs(60));
+        outages.serve_while(|| false);
+        assert!(!outages.is_waited_for(Duration::ZERO));
+        outages.answered();
         assert!(outages.is_waited_for(Duration::ZERO));
-        outages.wait_at_most(Duration::ZERO);
-        outages.wait_at_most(Duration::from_secs(60));
-        assert!(!outages.is_waited_for(Duration::from_secs(60)));
+        outages.failed("it is starting again");
+        assert!(outages.is_waited_for(PATIENCE));
+    }
+
+    #[test]
+    fn nobody_waits_for_the_end_of_an_outage_that_has_lasted_for_too_long() {
+        let outages = away();
+        outages.outlast(PATIENCE);
+        assert!(outages.is_waited_for(Duration::ZERO));
+        outages.outlast(Duration::ZERO);
+        assert!(!outages.is_waited_for(PATIENCE));
+        outages.answered();
+        assert!(outages.is_waited_for(PATIENCE));
     }
 }

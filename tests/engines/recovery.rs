@@ -30,6 +30,7 @@ pub(crate) struct Lonely {
     /// With which it is mounted.
     lease: Duration,
     soft: Duration,
+    more: &'static str,
     dir: TempDir,
     daemons: Vec<u32>,
 }
@@ -40,11 +41,21 @@ impl Lonely {
     }
 
     pub(crate) fn mounted_with(url: String, lease: Duration, soft: Duration) -> Option<Self> {
+        Self::mounted_as(url, lease, soft, "rw")
+    }
+
+    pub(crate) fn mounted_as(
+        url: String,
+        lease: Duration,
+        soft: Duration,
+        more: &'static str,
+    ) -> Option<Self> {
         if !can_mount() {
             return None;
         }
         lockwood(["format", &url]).ok();
-        let mut lonely = Self { url, lease, soft, dir: tempfile::tempdir().unwrap(), daemons: Vec::new() };
+        let mut lonely =
+            Self { url, lease, soft, more, dir: tempfile::tempdir().unwrap(), daemons: Vec::new() };
         fs::create_dir(lonely.point()).unwrap();
         lonely.mount();
         fs::create_dir_all(lonely.at("a/b")).unwrap();
@@ -61,17 +72,25 @@ impl Lonely {
     }
 
     /// Mounts it; returns the session.
-    fn mount(&mut self) -> String {
+    pub(crate) fn mount(&mut self) -> String {
         let point = self.point();
         let log = self.dir.path().join("log");
-        let options =
-            format!("lease={},soft={},log={}", self.lease.as_secs(), self.soft.as_secs(), log.display());
+        let options = format!(
+            "lease={},soft={},log={},{}",
+            self.lease.as_secs(),
+            self.soft.as_secs(),
+            log.display(),
+            self.more
+        );
         let words = ["mount", &self.url].map(OsStr::new);
         lockwood([&words[..], &[point.as_os_str(), OsStr::new("-o"), OsStr::new(&options)]].concat()).ok();
-        let status: Value =
-            serde_json::from_str(&fs::read_to_string(self.at(".lockwood/status")).unwrap()).unwrap();
+        let status = self.status();
         self.daemons.push(status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap());
         status["session"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        json(&fs::read_to_string(self.at(".lockwood/status")).unwrap())
     }
 
     pub(crate) fn session(&self) -> String {
@@ -101,6 +120,11 @@ impl Lonely {
 
     fn locks(&self) -> String {
         lockwood(["locks", &self.url, "--advisory", "--json"]).ok()
+    }
+
+    /// What its daemons have logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
     fn unmount_what_is_dead(&self) {

@@ -17,7 +17,7 @@ use crate::mounts::{self, Elsewhere, MountEntry};
 use crate::shell::quoted;
 
 /// How long to wait until the daemon has closed the store.
-const CLOSE_WAIT: Duration = Duration::from_secs(120);
+const CLOSE_WAIT: Duration = Duration::from_secs(180);
 /// A store that takes longer to close may be in use elsewhere.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 

@@ -250,7 +250,10 @@ impl SharedLocks {
         Ok(changes)
     }
 
-    /// Releases all locks of an operation. False if nobody knows that it has.
+    /// Releases all locks of an operation. False if that is not possible at once.
+    ///
+    /// # Errors
+    /// The store's; nobody knows then whether they are released.
     pub(super) fn release_at_once(&self, held: &[Held], op: OpId) -> Result<bool, StoreError> {
         if held.len() < 2 || !self.store.cells.changes_several() {
             return Ok(false);
@@ -265,7 +268,8 @@ impl SharedLocks {
             match self.store.cells.cas_all(&self.without_claims(held, cells, op)?, Durability::Full) {
                 Ok(_) => return Ok(true),
                 Err(CasError::Conflict) => {}
-                Err(CasError::Store(_) | CasError::Unknown(_)) => break,
+                Err(CasError::Store(error)) => return Err(error),
+                Err(CasError::Unknown(cause)) => return Err(StoreError::Unknown(cause)),
             }
         }
         Ok(false)

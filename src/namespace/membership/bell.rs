@@ -17,15 +17,16 @@ pub(super) struct Bell {
     rings: Mutex<u64>,
     rang: Condvar,
     sessions: Mutex<Sessions>,
-    /// Since when the session has nobody to serve, if so.
+    /// Since when the session has nobody to serve, or ends, if so.
     idle: Mutex<Option<Instant>>,
     /// Whether it ends.
     closed: Mutex<bool>,
     close: Condvar,
 }
 
-/// For so long after it has served the last time a session insists on what it asks of a store that fails.
-pub(super) const INSISTS_FOR: Duration = Duration::from_secs(2);
+/// For so long after it has served the last time, or its end has begun, a session insists on what it asks of a store that
+/// fails.
+const INSISTS_FOR: Duration = Duration::from_secs(2);
 
 /// What the notices have said of sessions.
 #[derive(Default)]
@@ -61,12 +62,12 @@ impl Bell {
 
     /// The session has nobody to serve any more.
     pub(super) fn hurry(&self) {
-        self.idle.lock().get_or_insert_with(ambient::monotonic);
+        *self.idle.lock() = Some(ambient::monotonic());
     }
 
-    /// The session ends: its threads are to end too.
+    /// The session ends: its threads are to end too. What it still has to say it may insist on once more.
     pub(super) fn close(&self) {
-        self.hurry();
+        *self.idle.lock() = Some(ambient::monotonic());
         *self.closed.lock() = true;
         self.close.notify_all();
     }

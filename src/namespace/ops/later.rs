@@ -19,7 +19,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::read::regular;
 use super::write::{Privileges, Stamp};
-use crate::content::{CHUNKS_WRITTEN, ContentError};
+use crate::content::{CHUNKS_WRITTEN, ContentError, Objects};
 use crate::document::{Body, Ino, Key, Version};
 use crate::namespace::inodes::{Io, Pin};
 use crate::namespace::passthrough::Ahead;
@@ -176,15 +176,16 @@ impl Namespace {
         let _ = self.flush(ino);
     }
 
-    /// Sends everything to the store, at the end of the mount. If that does not answer it is waited for once and not for
-    /// each file.
+    /// Sends everything to the store, at the end of the mount. If that does not answer, or where the objects are, it is
+    /// waited for once and not for each file.
     pub fn flush_all(&self) {
         self.catch_up_all();
         let mut failed = false;
         for ino in self.write_back.files() {
             let pin = self.inodes.pin(ino);
             let mut io = pin.io.write();
-            match self.store.outage().filter(|_| failed) {
+            let objects = || self.contents.objects().and_then(Objects::outage);
+            match self.store.outage().or_else(objects).filter(|_| failed) {
                 None => failed |= self.put(&pin, &mut io, ino).is_err(),
                 Some(outage) => {
                     let what = "committing written bytes".to_owned();

@@ -111,6 +111,9 @@ fn attempt(
         pooled.connection.give_up();
     }
     pool.give(pooled);
+    if done.is_ok() {
+        pool.outages.answered();
+    }
     match done {
         Ok(rows) if is_whole => Ok(Attempt::Made(version(rows.first())?)),
         Ok(rows) if plan.writes => Ok(Attempt::Made(version(rows.get(1))?)),
