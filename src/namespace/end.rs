@@ -36,6 +36,7 @@ impl Namespace {
         let mut live = self.peers.live();
         live.retain(|session| *session != self.session);
         if let Some(membership) = &self.membership {
+            // All that follows would wait for it, too.
             membership.leave_if_away(&*self.store)?;
         }
         let left = match live.first() {
