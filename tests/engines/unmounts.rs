@@ -47,16 +47,16 @@ fn is_known_to_be_away(lonely: &Lonely) {
     until("it is known to be away", || lonely.log().contains("the store does not answer"));
 }
 
-/// The mount can be taken away, says what it leaves, and that is recovered.
-fn unmount(lonely: &Lonely, session: &str, within: Duration, server: &mut dyn Server) {
+/// The mount can be taken away soon, says what it leaves, and that is recovered.
+fn unmount(lonely: &Lonely, session: &str, server: &mut dyn Server) {
     let begun = Instant::now();
     let once = || lockwood(["umount".as_ref(), lonely.point().as_os_str()]);
     let mut unmounted = once();
     // Who was there a moment ago may not have gone yet.
-    while unmounted.stderr.contains("is in use") && begun.elapsed() < within {
+    while unmounted.stderr.contains("is in use") && begun.elapsed() < SOON {
         unmounted = once();
     }
-    assert!(begun.elapsed() < within, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     assert_eq!(unmounted.code, 0, "{}", unmounted.stderr);
     assert!(
         unmounted.stderr.contains("does not answer") && unmounted.stderr.contains(session),
@@ -69,41 +69,59 @@ fn unmount(lonely: &Lonely, session: &str, within: Duration, server: &mut dyn Se
     lonely.nothing_is_left();
 }
 
-fn without_its_server(mut server: impl Server, url: String) {
+fn over_redis(test: fn(String, &mut dyn Server)) {
+    if let Some(mut server) = RedisServer::start() {
+        test(server.url("volume"), &mut server);
+    }
+}
+
+fn over_postgres(test: fn(String, &mut dyn Server)) {
+    if let Some(mut server) = PostgresServer::start() {
+        test(server.url("volume"), &mut server);
+    }
+}
+
+fn without_its_server(url: String, server: &mut dyn Server) {
     let Some(lonely) = Lonely::mounted(url) else { return };
     let session = lonely.session();
     server.die();
     is_known_to_be_away(&lonely);
-    unmount(&lonely, &session, SOON, &mut server);
+    unmount(&lonely, &session, server);
 }
 
 #[test]
 fn a_mount_is_taken_away_without_its_server_over_redis() {
-    let Some(server) = RedisServer::start() else { return };
-    let url = server.url("volume");
-    without_its_server(server, url);
+    over_redis(without_its_server);
 }
 
 #[test]
 fn a_mount_is_taken_away_without_its_server_over_postgresql() {
-    let Some(server) = PostgresServer::start() else { return };
-    let url = server.url("volume");
-    without_its_server(server, url);
+    over_postgres(without_its_server);
 }
 
-/// What holds a lock gives it back while the server is away, and that is tried for as long as requests wait.
-fn after_a_hold(mut server: impl Server, url: String) {
+/// Who holds a lock gives it back while the server is away, and that is tried for as long as requests wait.
+fn after_a_hold(url: String, server: &mut dyn Server) {
     let Some(lonely) = Lonely::mounted_with(url, LEASE, PATIENT) else { return };
     let session = lonely.session();
     let held = Held::exclusive(&lonely.at("a/b"));
     server.die();
     is_known_to_be_away(&lonely);
     drop(held);
-    unmount(&lonely, &session, SOON, &mut server);
+    unmount(&lonely, &session, server);
+}
+
+#[test]
+fn a_lock_given_back_without_a_server_keeps_no_unmount_over_redis() {
+    over_redis(after_a_hold);
+}
+
+#[test]
+fn a_lock_given_back_without_a_server_keeps_no_unmount_over_postgresql() {
+    over_postgres(after_a_hold);
 }
 
 /// The same, where who holds the lock is killed.
-fn after_a_kill(mut server: impl Server, url: String) {
+fn after_a_kill(url: String, server: &mut dyn Server) {
     let Some(lonely) = Lonely::mounted_with(url, LEASE, PATIENT) else { return };
     let session = lonely.session();
     let mut holder = hold(&lonely.at("a/b"), Stdio::null());
@@ -113,21 +131,17 @@ fn after_a_kill(mut server: impl Server, url: String) {
     // With it goes its command, which has the lock as well.
     drop(holder.stdin.take());
     wait(&mut holder, SOON).expect("who holds a lock can be killed");
-    unmount(&lonely, &session, SOON, &mut server);
+    unmount(&lonely, &session, server);
 }
 
 #[test]
 fn who_holds_a_lock_and_is_killed_without_a_server_keeps_no_unmount_over_redis() {
-    let Some(server) = RedisServer::start() else { return };
-    let url = server.url("volume");
-    after_a_kill(server, url);
+    over_redis(after_a_kill);
 }
 
 #[test]
 fn who_holds_a_lock_and_is_killed_without_a_server_keeps_no_unmount_over_postgresql() {
-    let Some(server) = PostgresServer::start() else { return };
-    let url = server.url("volume");
-    after_a_kill(server, url);
+    over_postgres(after_a_kill);
 }
 
 /// A rename asks for its locks several times, and lets go of what it may have got; together that is not waited for longer
@@ -178,18 +192,4 @@ fn written_bytes_outlive_an_outage_at_an_unmount() {
     wait(&mut writer, SOON).expect("what it has open is of no use");
     lonely.mount();
     assert_eq!(fs::read_to_string(lonely.at("f")).unwrap(), "x and more");
-}
-
-#[test]
-fn a_lock_given_back_without_a_server_keeps_no_unmount_over_redis() {
-    let Some(server) = RedisServer::start() else { return };
-    let url = server.url("volume");
-    after_a_hold(server, url);
-}
-
-#[test]
-fn a_lock_given_back_without_a_server_keeps_no_unmount_over_postgresql() {
-    let Some(server) = PostgresServer::start() else { return };
-    let url = server.url("volume");
-    after_a_hold(server, url);
 }

@@ -67,7 +67,7 @@ impl Bell {
 
     /// The session ends: its threads are to end too. What it still has to say it may insist on once more.
     pub(super) fn close(&self) {
-        *self.idle.lock() = Some(ambient::monotonic());
+        self.hurry();
         *self.closed.lock() = true;
         self.close.notify_all();
     }
