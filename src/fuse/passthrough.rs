@@ -144,9 +144,8 @@ impl Passthrough {
         if !self.is_on() || (flags.0 & libc::O_DIRECT != 0 && !has_direct_io(host)) {
             return None;
         }
-        let counted =
-            self.passed.fetch_update(Relaxed, Relaxed, |passed| (passed < self.most).then_some(passed + 1));
-        if counted.is_err() {
+        if self.passed.fetch_add(1, Relaxed) >= self.most {
+            self.passed.fetch_sub(1, Relaxed);
             return None;
         }
         match reply.open_backing(host) {

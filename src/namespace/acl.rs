@@ -43,11 +43,12 @@ impl Acl {
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let invalid = || NamespaceError::Invalid("not a valid access control list");
         let (version, rest) = bytes.split_first_chunk::<4>().ok_or_else(invalid)?;
-        if u32::from_le_bytes(*version) != XATTR_VERSION || rest.len() % ENTRY_LEN != 0 {
+        let (entries, incomplete) = rest.as_chunks::<ENTRY_LEN>();
+        if u32::from_le_bytes(*version) != XATTR_VERSION || !incomplete.is_empty() {
             return Err(invalid());
         }
-        let entries: Vec<AclEntry> = rest
-            .chunks_exact(ENTRY_LEN)
+        let entries: Vec<AclEntry> = entries
+            .iter()
             .map(|e| AclEntry {
                 tag: u16::from_le_bytes([e[0], e[1]]),
                 permissions: u16::from_le_bytes([e[2], e[3]]),

@@ -231,7 +231,7 @@ fn bytes_are_seen_at_once_by_open_and_by_read() {
             let mut seen = vec![0; size];
             open.read_exact_at(&mut seen, 0).unwrap();
             let writer = File::options().write(true).open(&h).unwrap();
-            for byte in [b'b', b'c'] {
+            for byte in *b"bc" {
                 // Of the same length, so that only the bytes and the time tell.
                 writer.write_all_at(&vec![byte; size], 0).unwrap();
                 open.read_exact_at(&mut seen, 0).unwrap();

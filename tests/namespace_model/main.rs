@@ -108,7 +108,7 @@ fn compare_node(reference: &Reference, subject: &Subject, id: Id) -> Result<(), 
         Body::Whiteout => matches!(node.body, lockwood::document::Body::CharDevice { rdev: 0 }),
     };
     if !same {
-        return Err(format!("node {id} should hold {:?}, and is {:?}", expected.body, &*node));
+        return Err(format!("node {id} should hold {:?}, and is {:?}", expected.body, *node));
     }
     let names =
         namespace.list_attributes(lockwood::namespace::Caller::ROOT, ino).map_err(|e| e.to_string())?;

@@ -1,7 +1,7 @@
 //! Two hosts at one file, each with a namespace of its own over the same store.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use super::world::{ROOT, World, another_host, name};
 use crate::document::{Document, Ino, Key, Name};
@@ -75,7 +75,7 @@ struct Appender {
     file: Ino,
     size: AtomicU64,
     /// So often at most.
-    left: AtomicU64,
+    left: AtomicI64,
 }
 
 const RECORD: &[u8] = b"acknowledged";
@@ -88,7 +88,7 @@ impl Watcher for Appender {
             }
             _ => false,
         });
-        if is_cut && self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+        if is_cut && self.left.fetch_sub(1, Relaxed) > 0 {
             self.host.append(self.file, RECORD, false).unwrap();
         }
     }
@@ -108,7 +108,7 @@ fn what_another_host_appends_to_a_file_that_was_just_cut_stays() {
     let world = World::new();
     let f = world.file(ROOT, "f");
     let host = other_host(&world, Settings::default());
-    let appender = Arc::new(Appender { host, file: f, size: AtomicU64::new(0), left: AtomicU64::new(0) });
+    let appender = Arc::new(Appender { host, file: f, size: AtomicU64::new(0), left: AtomicI64::new(0) });
     world.watch(vec![(appender.host.session(), appender.clone())]);
     for size in [0, 5000] {
         world.write(f, 0, &[b'a'; 40_000], false).unwrap();

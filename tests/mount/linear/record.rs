@@ -1,12 +1,12 @@
 //! Recording: threads that make random calls through different mounts, stamped by one shared clock: nanoseconds, no two
 //! alike.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
@@ -42,19 +42,20 @@ impl Pace {
 /// The clock of a history.
 struct Stamps {
     origin: Instant,
-    last: AtomicU64,
+    last: Mutex<u64>,
 }
 
 impl Stamps {
     #[allow(clippy::disallowed_methods, reason = "how long it took is what is judged")]
     fn new() -> Self {
-        Self { origin: Instant::now(), last: AtomicU64::new(0) }
+        Self { origin: Instant::now(), last: Mutex::new(0) }
     }
 
     fn next(&self) -> u64 {
         let now = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let later = |last: u64| Some(now.max(last + 1));
-        self.last.fetch_update(SeqCst, SeqCst, later).map_or(now, |last| now.max(last + 1))
+        let mut last = self.last.lock();
+        *last = now.max(*last + 1);
+        *last
     }
 }
 

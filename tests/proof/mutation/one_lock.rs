@@ -72,8 +72,7 @@ pub(super) fn judge() -> Judged {
         for _ in 0..STEPS {
             let op = rng.next() % OPERATIONS;
             let before = expected.clone();
-            let what;
-            if rng.below(3) == 0 {
+            let what = if rng.below(3) == 0 {
                 expected.remove(op);
                 let own = |claim: OpId| is_own(claim, OpId { session, number: op });
                 match record.as_ref().map(|record| record::remove(record, 0, own)) {
@@ -81,7 +80,7 @@ pub(super) fn judge() -> Judged {
                     Some(Removed::All) => record = None,
                     Some(Removed::Some(next)) => record = Some(next),
                 }
-                what = format!("{op} goes");
+                format!("{op} goes")
             } else {
                 let mode = if rng.below(2) == 0 { LockMode::Shared } else { LockMode::Exclusive };
                 expected.ask(op, mode);
@@ -89,8 +88,8 @@ pub(super) fn judge() -> Judged {
                 if let Some(next) = record::ask(record.as_ref(), &path, &claim).write {
                     record = Some(next);
                 }
-                what = format!("{op} asks, {mode:?}");
-            }
+                format!("{op} asks, {mode:?}")
+            };
             let got = plain(record.as_ref());
             expected.holders.sort_unstable_by_key(|(op, _)| *op);
             if got != expected {

@@ -1,6 +1,6 @@
 //! Cells as a server shows them that has not heard yet of what others have done.
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
@@ -20,7 +20,7 @@ pub(super) struct Behind {
     /// The next write of this cell is lost.
     pub(super) lost: Mutex<Option<CellKey>>,
     /// So many comparisons are refused from here on.
-    pub(super) refused: AtomicU64,
+    pub(super) refused: AtomicI64,
     pub(super) compared: AtomicU64,
 }
 
@@ -50,7 +50,7 @@ impl Cells for Behind {
 
     fn cas_each_and_compare(&self, changes: &[Change], compared: &[Compared]) -> (Answers, bool) {
         self.compared.fetch_add(1, SeqCst);
-        let is_refused = self.refused.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
+        let is_refused = self.refused.fetch_sub(1, SeqCst) > 0;
         let (answers, equal) = self.cells.cas_each_and_compare(changes, compared);
         (answers, equal && !is_refused)
     }

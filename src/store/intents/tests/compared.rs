@@ -17,7 +17,7 @@ fn a_comparison_that_fails_is_not_made_good_by_a_read() {
     store.commit(&commit).unwrap();
     assert_eq!(behind.compared.load(SeqCst), 3, "each refusal costs an attempt");
     // Refused for ever it is never made, though every read says that nothing has changed.
-    behind.refused.store(u64::MAX, SeqCst);
+    behind.refused.store(i64::MAX, SeqCst);
     let commit = Commit::new().at(entry("above"), checked).put(entry("c"), file(8)).covered();
     assert!(store.commit(&commit).is_err());
     assert!(store.get(&entry("c")).unwrap().is_none());
